@@ -53,6 +53,9 @@ drill: $(VENV)/.dev
 docs: $(VENV)/.assay
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/refresh.py
 	$(BIN)/python docs/masks_perplexity.py
+	$(BIN)/python docs/methods_perplexity.py
+	$(BIN)/python docs/methods_card.py
+	$(BIN)/python docs/texts_perplexity.py
 	$(BIN)/python docs/layers_icl.py
 	$(BIN)/python docs/capacity_icl.py
 	$(BIN)/python docs/widths_modular.py
@@ -68,7 +71,7 @@ site: .venv-site/.sphinx
 	.venv-site/bin/pip install --quiet 'sphinx>=9,<10' 'myst-parser>=5,<6' furo
 	touch $@
 
-# The first screen of a card for the README, in Chromium.
+# The first screens of cards for the README and docs/card.md, in Chromium.
 picture: $(VENV)/.dev
 	$(BIN)/python docs/picture.py
 

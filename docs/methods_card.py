@@ -8,9 +8,11 @@ from pathlib import Path
 from masks_perplexity import between
 
 from assay.api import Execution
+from assay.attention import attention
 from assay.card.method_card import above, recall
 from assay.card.methods import ONLINE, PREFIX, Measured, MethodRunner, field_of
 from assay.report.text import with_interval
+from assay.studies.perplexity.cells import form
 
 PAGE = Path(__file__).parent / "card.md"
 ASKED = {ONLINE: "slots", PREFIX: "keys of a prefix"}
@@ -33,7 +35,8 @@ def table(preset: str) -> str:
 
 def _line(own: list[Measured]) -> str:
     last, lost = own[-1], recall(own[-1])
-    cells = [f"`{last.method}`", *(with_interval(above(one), ".3f") for one in own)]
+    name = form(attention.load(last.cell.options["method"]), last.cell.options["positions"])
+    cells = [f"`{name}`", *(with_interval(above(one), ".3f") for one in own)]
     cells += [f"{lost.mean:.2f}" if lost else "-", f"{last.held / 1000:,.0f}", f"{last.left_out:.2f}"]
     return f"| {' | '.join(cells)} |"
 

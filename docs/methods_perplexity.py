@@ -19,9 +19,18 @@ from assay.metrics.intervals import Interval
 from assay.report.claims import Claim
 from assay.report.rows import Row
 from assay.report.text import with_interval
-from assay.studies.perplexity.cells import budget_of, cells, error, is_dense, sums
+from assay.studies.perplexity.cells import budget_of, cells, error, facts, form, is_dense, sums
 from assay.studies.perplexity.field import ASKED
-from assay.studies.perplexity.field_claims import Told, field_claims, probe_claims, told
+from assay.studies.perplexity.field_claims import (
+    END,
+    Told,
+    at_end,
+    field_claims,
+    form_of,
+    more_right,
+    probe_claims,
+    told,
+)
 from assay.studies.perplexity.generating import GENERATE
 from assay.studies.perplexity.probing import PROBE
 
@@ -30,6 +39,8 @@ TEXT = "speeches"
 PROTOCOLS = (ONLINE, PREFIX)
 TITLES = {MODEL: "SmolLM2-135M", TINY: "the Llama of 260K parameters (stories260K)"}
 NOTHING = "-"
+END_ALONE = ("window", "streaming_llm")
+"""What keeps the end of the text whatever it says: others have to find more than these."""
 
 
 @cache
@@ -62,7 +73,12 @@ def by_device(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def word_of(row: Row) -> str:
-    return attention.label_of(row.options["method"])
+    """The method's name with what differs from its published form."""
+    return form(attention.load(row.options["method"]), row.options["positions"])
+
+
+def word_of_record(record: Record) -> str:
+    return form(attention.load(record.run.options["method"]), record.run.options["positions"])
 
 
 @cache
@@ -91,8 +107,8 @@ def speeds(model: str, preset: str) -> tuple[dict[str, str], str]:
     for some in by_device(there):
         told = some[0].provenance
         key = "tokens_per_second" if told.gpu else "tokens_per_cpu_second"
-        rates = {attention.label_of(r.run.options["method"]): r.cost.get(key) for r in some if not r.refusal}
-        refused = {attention.label_of(r.run.options["method"]): "evicts nothing" for r in some if r.refusal}
+        rates = {word_of_record(r): r.cost.get(key) for r in some if not r.refusal}
+        refused = {word_of_record(r): "evicts nothing" for r in some if r.refusal}
         whole = rates.pop(DENSE, None)
         slots = next((r.run.options["budget"]["slots"] for r in some if r.run.options["budget"]["slots"]), None)
         if whole and slots:
@@ -121,9 +137,8 @@ def losses(model: str, preset: str) -> str:
         lines.append(f"| {' | '.join(row)} |")
     lacking = [word for word in words(preset) if word not in found]
     notes = [f"Records of {', '.join(f'`{word}`' for word in lacking)} do not ship yet."] if lacking else []
-    notes += [
-        f"Tokens/s: over dense attention, one sequence at a time ({where})." if where else "Decoding: not measured."
-    ]
+    once = f"Tokens/s: over dense attention, one sequence at a time, one measurement each ({where})."
+    notes += [once if where else "Decoding: not measured."]
     return "\n".join([*lines, "", " ".join(notes)])
 
 
@@ -133,7 +148,8 @@ def _recall(one: Measured) -> str:
 
 
 def words(preset: str) -> list[str]:
-    return [label for word in ASKED[preset]["methods"] if (label := attention.parse(word).label) != DENSE]
+    names = [attention.parse(word).name for word in ASKED[preset]["methods"]]
+    return [form_of(preset, name) for name in names if name != DENSE]
 
 
 def probed(model: str, preset: str) -> dict[str, list[Row]]:
@@ -148,9 +164,20 @@ def probed(model: str, preset: str) -> dict[str, list[Row]]:
     return found
 
 
-def right(row: Row) -> Interval:
-    """The share of the answer's tokens that are the likeliest."""
-    return ratio(*sums(row, "right", "tokens"))
+def right(row: Row, *, at_end: bool = False) -> Interval:
+    """The share of the answer's tokens that are the likeliest, where it lies before the end of the text or at it."""
+    return right_of([row], at_end=at_end)
+
+
+def right_of(rows: Sequence[Row], *, at_end: bool) -> Interval:
+    """The same of several probes together."""
+    kept = [
+        (right, tokens)
+        for row in rows
+        for depth, right, tokens in zip(facts(row, "depths"), *sums(row, "right", "tokens"), strict=True)
+        if (depth == END) == at_end
+    ]
+    return ratio([right for right, _ in kept], [tokens for _, tokens in kept])
 
 
 def does(dense: Row, floor: Row) -> bool:
@@ -175,17 +202,26 @@ def probes(model: str, preset: str) -> str:
     if not done:
         return " ".join(notes)
     slots = ASKED[preset]["budgets"]
-    head = ["method", *(f"{name}, {' / '.join(map(str, slots))}" for name in done)]
+    every = " / ".join(map(str, slots))
+    head = ["method", *(f"{name}, {every}" for name in done), f"at the end, {every}"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    lines.append(f"| dense (ceiling) | {' | '.join(_of(dense[name]) for name in done)} |")
-    lines.append(f"| dense, answer not in the text (floor) | {' | '.join(_of(floors[name]) for name in done)} |")
+    for said, ends in (("dense (ceiling)", dense), ("dense, answer not in the text (floor)", floors)):
+        last = _shown(right_of([ends[name] for name in done], at_end=True))
+        lines.append(f"| {said} | {' | '.join(_of(ends[name]) for name in done)} | {last} |")
     shares = {name: _shares(found[name]) for name in done}
+    last_ones = _at_end([row for name in done for row in found[name]])
     order = sorted(words(preset), key=lambda word: -_mean([shares[name].get(word, {}) for name in done]))
-    for word in order:
-        row = [" / ".join(_shown(shares[name].get(word, {}).get(k)) for k in slots) for name in done]
-        lines.append(f"| `{word}` | {' | '.join(row)} |")
+    alone = [form_of(preset, name) for name in END_ALONE]
+    for word in alone + [word for word in order if word not in alone]:
+        row = [" / ".join(_shown(by.get(word, {}).get(k)) for k in slots) for by in (*shares.values(), last_ones)]
+        said = f"`{word}`, keeps the end{'' if word.startswith('window') else ' and 4 sinks'} alone (floor)"
+        lines.append(f"| {said if word in alone else f'`{word}`'} | {' | '.join(row)} |")
     halves = [(i.high - i.low) / 2 for own in shares.values() for by in own.values() for i in by.values() if i.high]
-    notes.append(f"Half of a 95 % interval is at most {max(halves):.2f} ({LEAST} texts or more, bootstrap).")
+    texts = {interval.n for by in last_ones.values() for interval in by.values()}
+    notes.append(
+        f"Columns of probes: depths below 1; half of a 95 % interval is at most {max(halves):.2f} ({LEAST} texts or "
+        f"more, bootstrap). At the end: depth 1, all probes together, {max(texts)} texts, too few for an interval."
+    )
     return "\n".join([*lines, "", " ".join(notes)])
 
 
@@ -194,6 +230,18 @@ def _shares(rows: Sequence[Row]) -> dict[str, dict[int, Interval]]:
     for row in rows:
         if not is_dense(row):
             found.setdefault(word_of(row), {})[int(budget_of(row).slots or 0)] = right(row)
+    return found
+
+
+def _at_end(rows: Sequence[Row]) -> dict[str, dict[int, Interval]]:
+    """What each method has right at each budget where the answer lies at the end, over all probes."""
+    several: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        if not is_dense(row):
+            several.setdefault((word_of(row), int(budget_of(row).slots or 0)), []).append(row)
+    found: dict[str, dict[int, Interval]] = {}
+    for (word, slots), own in several.items():
+        found.setdefault(word, {})[slots] = right_of(own, at_end=True)
     return found
 
 
@@ -238,8 +286,17 @@ def _finding(one: Told) -> str:
         if each.found is not None and p is not None
     ]
     n = {each.found.n for each in one.judged if each.found is not None}
-    said = f"{', '.join(numbers)}; n = {max(n)} texts" if n else one.judged[0].reason
+    said = f"{', '.join(numbers)}; n = {max(n)} texts{_last(one)}" if n else one.judged[0].reason
     return f"- **{one.verdict}**: {one.claim.claim} {said} ({one.claim.source})"
+
+
+def _last(one: Told) -> str:
+    """What a claim about answers leaves out: those at the end of the text."""
+    measured = [each for each in one.judged if getattr(each.check.measure, "func", None) is more_right]
+    found = [at_end(each) for each in measured if each.found is not None]
+    if not found:
+        return ""
+    return f". At depth 1, not judged: {' / '.join(f'{each.mean:.3f}' for each in found)}, n = {found[0].n}"
 
 
 def _small(p: float) -> str:

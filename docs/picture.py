@@ -1,4 +1,5 @@
-"""Take the README's picture: the first screen of a mixer's card, from records that ship (`make picture`).
+"""Take the pictures of the README and of docs/card.md: the first screen of a mixer's card, from records that ship
+(`make picture`; `python docs/picture.py card_smoke.png` takes one of them).
 
 Needs Chromium, as the browser tests do.
 """
@@ -14,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-PICTURE = Path(__file__).parent / "img" / "card.png"
-CARD = ("card", "delta_net", "--tier", "standard", "--stored")
+FOLDER = Path(__file__).parent / "img"
+CARDS = {"card.png": "standard", "card_smoke.png": "smoke"}
+"""The tier of each picture."""
 WIDE, TALL, BELOW = 1400, 1000, 28
 """A screen, and the pixels below the first chart, which may need a little more than one."""
 MOST = 200_000
@@ -74,16 +76,19 @@ def small_png(pixels: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in [*parts, (b"IEND", b"")])
 
 
-def main() -> None:
+def take(name: str) -> None:
+    card = ("card", "delta_net", "--tier", CARDS[name], "--stored")
     with tempfile.TemporaryDirectory() as place:
-        subprocess.run([sys.executable, "-m", "assay", *CARD, "--out", place], check=True, stdout=subprocess.DEVNULL)
-        picture = small_png(first_screen(Path(place) / "card" / "delta_net.standard.html"))
+        subprocess.run([sys.executable, "-m", "assay", *card, "--out", place], check=True, stdout=subprocess.DEVNULL)
+        (page,) = (Path(place) / "card").glob("*.html")
+        picture = small_png(first_screen(page))
     if len(picture) > MOST:
-        sys.exit(f"the picture has {len(picture):,} bytes, and {MOST:,} are allowed")
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_bytes(picture)
-    print(f"{PICTURE}: {len(picture):,} bytes")
+        sys.exit(f"{name} has {len(picture):,} bytes, and {MOST:,} are allowed")
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / name).write_bytes(picture)
+    print(f"{name}: {len(picture):,} bytes")
 
 
 if __name__ == "__main__":
-    main()
+    for each in sys.argv[1:] or CARDS:
+        take(each)

@@ -78,6 +78,8 @@ class Session:
     execution: Execution
     disk: int = 0
     """Bytes that the runs will store besides their records, as far as that is known."""
+    shipped: int = 0
+    """How many of the plan's runs are not stored, and have a record that ships with assay."""
 
     @classmethod
     def open(cls, study: Study, grid: Grid, execution: Execution) -> "Session":
@@ -121,7 +123,9 @@ class Session:
 
     def describe(self) -> str:
         """`60 planned, 42 stored, 18 to run in 3 cohorts (about 40 s)`."""
-        text = f"{self.plan.study.name}: {len(self.plan.runs)} planned, {len(self.stored)} stored"
+        there = [f"{len(self.stored)} stored"] if self.stored or not self.shipped else []
+        there += [f"{self.shipped} ship with assay"] if self.shipped else []
+        text = f"{self.plan.study.name}: {len(self.plan.runs)} planned, {', '.join(there)}"
         if not self.todo:
             return f"{text}, nothing to run"
         jobs = cohorts(self.todo, self.workers)

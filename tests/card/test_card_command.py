@@ -110,7 +110,7 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     page = (tmp_path / "results/card/twin.html").read_text()
     drawn = set(re.findall(r'data-name="(\w+)"', page))
     of_recall = {"recall", "recall_by_state", "recall_while_training", "recall_by_length", "recall_by_rate"}
-    assert drawn == {"profile", "speed_trained", "speed_decoded", "speed_by_length"} | of_recall
+    assert drawn == {"profile", "speed_trained", "speed_decoded", "speed_by_length", "kept_by_length"} | of_recall
     assert "Card of twin" in page and "class Twin(GRU)" in page and "Provenance" in page and len(page) < 2_000_000
     svg = ElementTree.fromstring((tmp_path / "results/card/twin.svg").read_text())
     told = "".join(svg.itertext())
@@ -308,6 +308,14 @@ def test_more_seeds_are_of_this_mixer_alone_and_reuse_the_first_ones(cli: Cli) -
     assert code == 0, err
     code, out, err = cli("card", "verify", "packed", "--executor", "serial")
     assert code == 0 and out == "verified\n", err
+
+
+def test_a_budget_that_no_question_fits_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, second = replace(TOY.questions[0], steps=10**9), replace(TOY.questions[0], name="copy")
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(slow, second))})
+    code, _, err = cli("card", "gru", "--vs", "gru", "--budget", "100s", "--dry-run")
+    assert code == 0 and "recall alone may take longer than the budget: " in err, err
+    assert "left out, to stay within the budget: copy" in err
 
 
 def test_what_was_left_out_stands_on_the_page_too(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

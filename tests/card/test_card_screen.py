@@ -12,6 +12,7 @@ from assay.card.card import Card
 from assay.card.charts import LETTER, LINE, _Plane
 from assay.card.cost import Speed
 from assay.card.judge import line
+from assay.card.page import _more
 from assay.card.question import Question, Tier
 
 QUESTION = Question("recall", "recalls 16 pairs", "mqar")
@@ -60,6 +61,31 @@ def test_the_size_and_the_speed_stand_beside_the_field() -> None:
     assert shown[-1].startswith("decoded on this machine (") and "): 10 tokens/s, which is 1 x other" in shown[-1]
 
 
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [((50.0, 55.0, 60.0), "which is 0.55 x other (0.5 to 0.6)"), ((50.0, 55.0, 80.0), "which is 0.5 to 0.8 x other")],
+    ids=["close", "far apart"],
+)
+def test_a_ratio_of_speeds_has_its_range_and_is_withheld_where_rounds_lie_far_apart(
+    rounds: tuple[float, ...], said: str
+) -> None:
+    shown = card(answered("mine", 0.9, 0.9), answered("other", 0.9, 0.9))
+    speeds = {"mine": Speed(55.0, 10.0, rounds={"trained": rounds}),
+              "other": Speed(100.0, 10.0, rounds={"trained": (100.0,) * 3})}  # fmt: skip
+    told = next(each for each in replace(shown, speeds=speeds).costs() if each.startswith("trained"))
+    assert told.endswith(said), told
+
+
+def test_what_is_kept_for_the_backward_pass_stands_beside_the_field() -> None:
+    shown = card(answered("mine", 0.9, 0.9), answered("other", 0.9, 0.9), answered("third", 0.9, 0.9))
+    speeds = {"mine": Speed(1, 1, kept={64: 2000, 1024: 4000}), "other": Speed(1, 1, kept={64: 4000, 1024: 4000}),
+              "third": Speed(1, 1)}  # fmt: skip
+    told = replace(shown, speeds=speeds).costs()[-1]
+    assert told == (
+        "kept for the backward pass, per token: 2 kB at 64 tokens (0.5 x other); 4 kB at 1,024 tokens (1 x other)"
+    )
+
+
 def test_undecided_says_how_many_more_seeds_would_tell() -> None:
     told = card(answered("mine", 0.60, 0.68, longer=(0.6, 0.68)), answered("best", 0.66, 0.74)).verdicts()[0]
     assert "not told apart from best; undecided: about 12 more seeds of both would tell it from best" in told
@@ -81,8 +107,8 @@ def test_names_in_a_chart_stand_on_none_of_each_other_and_above_the_axis() -> No
 
 def test_the_headline_counts_who_is_told_better() -> None:
     low, high, alike = (
-        answered("low", 0.2, 0.21, 0.19),
-        answered("high", 0.9, 0.91, 0.89),
+        answered("low", 0.2, 0.21, 0.19, longer=(0.2, 0.21, 0.19)),
+        answered("high", 0.92, 0.93, 0.91),
         answered("alike", 0.9, 0.9, 0.9),
     )
     third = answered("third", 0.5, 0.51, 0.49)
@@ -90,6 +116,8 @@ def test_the_headline_counts_who_is_told_better() -> None:
     assert card(high, low, alike, third).headline() == "In short, mixers told better than it: none in recall"
     assert card(high, low).headline() == "In short, mixers told better than it: 0 of 1 in recall", "one is not many"
     assert card(low, high).text().splitlines()[1] == "In short, mixers told better than it: 1 of 1 in recall"
+    unfinished = card(replace(low, longer={}), high).headline()
+    assert unfinished.endswith(": at equal training, which more may change, 1 of 1 in recall")
     assert "nothing of it can be compared" in card(replace(low, at_edge=True), high).headline()
 
 
@@ -111,6 +139,21 @@ def test_plus_is_better_on_the_screen_whatever_the_direction_of_a_score() -> Non
     assert "other (-0.20" in shown.text() and "better (+) or worse (-)" in " ".join(shown.text().split())
     told = shown.to_json()["questions"]["language"]["differences"]["other"]
     assert told["interval"]["mean"] == pytest.approx(0.2) and told["standing"] == "below"
+
+
+def test_a_language_model_that_loses_to_counting_is_told_so() -> None:
+    text = replace(QUESTION, name="language", lower=True, goal=None)
+    mine = replace(answered("mine", 2.0, 2.02), question=text)
+    for ngram, said in ((1.714, True), (2.2, False)):
+        told = line(mine, [], Bounds(4.0, None, ngram=ngram)).verdict
+        assert told.endswith("; worse than an n-gram predictor (1.71)") is said and ("n-gram" in told) is said
+
+
+def test_twice_the_training_has_the_interval_of_the_pooled_deviation() -> None:
+    mine = answered("mine", 0.6, 0.7, longer=(0.76, 0.76))
+    each = line(mine, [answered("other", 0.4, 0.6), answered("third", 0.3, 0.5)], BOUNDS)
+    found = _more(each)["twice the training"]
+    assert found.mean == 0.76 and found.mean - found.low == pytest.approx(each.interval.mean - each.interval.low)
 
 
 @pytest.mark.parametrize(

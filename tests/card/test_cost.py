@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 from card_toys import TOY
+from torch import Tensor, nn
 
 from assay.card import cost
 from assay.card.battery import Trial
-from assay.card.cost import expected
+from assay.card.cost import Speed, expected, kept_bytes, speeds
 from assay.card.making import compiled
 from assay.core.run import Numerics
 
@@ -49,6 +50,71 @@ def test_kernels_are_compiled_beside_and_nothing_is_left_running() -> None:
 
 def test_layers_are_timed_that_this_process_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[str] = []
-    monkeypatch.setattr(cost, "speed", lambda word, *_, **__: timed.append(word))
+    monkeypatch.setattr(cost, "speeds", lambda words, *_, **__: timed.extend(words))
     cost.main("cpu", "torch", "gru", "delta_net")
     assert timed == ["gru", "delta_net"]
+
+
+class Unfused(nn.Module):
+    """Causal attention that writes its weights down, without parameters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = (x @ x.mT).softmax(-1)
+        return weights @ x
+
+
+class Squared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ self.weight  # keeps x, and the weight, which is there anyway
+        return y * y  # keeps y, once
+
+
+def test_what_is_kept_for_the_backward_pass_is_counted_once() -> None:
+    for length in (4, 16):
+        assert kept_bytes(Squared(), torch.randn(2, length, 8)) == 4 * (8 + 8)
+
+
+def test_written_weights_of_attention_grow_with_length_and_a_recurrence_does_not() -> None:
+    def at(layer: nn.Module, length: int) -> float:
+        return kept_bytes(layer, torch.randn(2, length, 16).requires_grad_())
+
+    assert at(Unfused(), 256) - at(Unfused(), 64) == 4 * (256 - 64), "a row of weights per token"
+    recurrent = nn.RNN(16, 16, batch_first=True)
+    states = [at(_First(recurrent), length) for length in (64, 256)]
+    assert states[0] == pytest.approx(states[1], rel=0.05)
+
+
+class _First(nn.Module):
+    """A module of torch that returns its output before its state."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)[0]
+
+
+def test_mixers_are_timed_in_turn_and_lengths_and_memory_of_those_that_are_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(cost, "LENGTH", 64)
+    monkeypatch.setattr(cost, "BATCH", 4)
+    monkeypatch.setattr(cost, "_train", lambda layer, x: order.append(type(layer).__name__))
+    found = speeds(["base_conv", "linear_attention"], CPU, by_length=["base_conv"])
+    assert len(order) == (cost.REPEATS + 1) * 3 and len(set(order[:2])) == 2, "both, and one length more"
+    assert all(len(each.rounds[way]) == cost.REPEATS for each in found.values() for way in ("trained", "decoded"))
+    assert list(found["base_conv"].by_length) == list(found["base_conv"].kept) == [64, 256]
+    assert not found["linear_attention"].kept
+
+
+def test_a_ratio_has_the_range_of_its_rounds() -> None:
+    mine, other = (Speed(2.0, 1.0, rounds={"trained": rounds}) for rounds in ((1.0, 2.0, 6.0), (2.0, 2.0, 4.0)))
+    ratio = mine.ratio(other, "trained")
+    assert (ratio.mean, ratio.low, ratio.high) == (1.0, 0.5, 1.5)
+    assert mine.ratio(other, "decoded").mean == 1.0 and mine.ratio(other, "decoded").low is None

@@ -156,6 +156,7 @@ def test_a_goal_that_one_seed_has_to_reach_says_how_many_did() -> None:
     [
         ((0.99, 0.71, 1), (0.5, 0.77, 1), True),  # 2 of 3, then 1 of 3
         ((0.5, 0.71, 0.6), (1, 1, 1), False),
+        ((0.99, 0.71, 1), (1, 1, 1), False),  # 2 of 3, then all: the verdict turns, if inside the interval of 3 seeds
         ((1, 1, 1, 1, 0), (0.8, 0.8, 0.8, 0.8, 0.8), False),  # the means, .8 and .8, are one
     ],
 )

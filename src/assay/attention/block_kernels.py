@@ -35,11 +35,12 @@ def attention(
     lie before it, whole."""
     queries = min(_factor(size), 128)
     keys = max(16, queries // 2)
-    q, k, v = (x.contiguous() for x in (layer.q, layer.k, layer.v))
-    out = torch.empty_like(q)
+    q, k, v = (_in_place(x) for x in (layer.q, layer.k, layer.v))
+    out = torch.empty_like(q)  # laid out as the queries are
     _attention[_grid(layer, queries)](
         _rows(q, queries), _rows(k, keys), _rows(v, keys), out, count.contiguous(), index.contiguous(), _scale(layer),
-        layer.time, index.shape[-1], layer.group, q.shape[-1], size, queries, keys, num_warps=4, num_stages=2,
+        layer.time, index.shape[-1], q.shape[1], k.shape[1], q.shape[-1], size, queries, keys,
+        *(_by_token(x) for x in (q, k, v)), num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
 
@@ -54,7 +55,7 @@ def weights(layer: Layer, *, size: int, queries: int = 0) -> Float[Tensor, "rows
     side, blocks = min(_factor(size), 128), triton.cdiv(layer.time, size)
     taken = queries or size
     together = 128 if queries else side  # queries of a tile: the few of one block would not fill it
-    q, k = _last(layer.q, size, taken).contiguous(), layer.k.contiguous()
+    q, k = _in_place(_last(layer.q, size, taken)), _in_place(layer.k)
     out = q.new_zeros(*q.shape[:2], blocks, blocks, dtype=torch.float32)
     length, tiles, heads = triton.cdiv(q.shape[2], together), triton.cdiv(layer.time, side), q.shape[0] * q.shape[1]
     at_once = min(heads, max(1, PEAKS // (length * tiles * together)))
@@ -65,7 +66,8 @@ def weights(layer: Layer, *, size: int, queries: int = 0) -> Float[Tensor, "rows
         grid = length, min(at_once, heads - first)
         _peaks[grid](
             _rows(q, together), _rows(k, side), peaks, log_sums, _scale(layer), layer.time, q.shape[2], tiles, first,
-            layer.group, *sizes, num_warps=8 if together == 128 else 4, num_stages=3,
+            q.shape[1], k.shape[1], q.shape[-1], *sizes, _by_token(q), _by_token(k),
+            num_warps=8 if together == 128 else 4, num_stages=3,
         )  # fmt: skip
         _weights[grid](peaks, log_sums, out, layer.time, tiles, blocks, first, *sizes, num_warps=4)
     return out
@@ -86,10 +88,11 @@ def _last(q: Float[Tensor, "rows heads time d"], size: int, taken: int) -> Float
 
 def longest(x: Float[Tensor, "rows heads time d"], *, size: int) -> Float[Tensor, "rows heads block d"]:
     """Return the vector of largest norm in each block, the first of several."""
-    x, blocks = x.contiguous(), triton.cdiv(x.shape[2], size)
+    x, blocks = _in_place(x), triton.cdiv(x.shape[2], size)
     out = x.new_empty(*x.shape[:2], blocks, x.shape[3])
     grid = blocks, x.shape[0] * x.shape[1]
-    _longest[grid](x, out, x.shape[2], x.shape[3], size, min(_factor(size), 64), num_warps=4)
+    places = x.shape[2], x.shape[1], *x.stride()[:3]
+    _longest[grid](x, out, *places, x.shape[3], size, min(_factor(size), 64), num_warps=4)
     return out
 
 
@@ -110,9 +113,21 @@ def _grid(layer: Layer, queries: int) -> tuple[int, int]:
     return triton.cdiv(layer.time, queries), layer.q.shape[0] * layer.q.shape[1]
 
 
-def _rows(x: Tensor, count: int) -> Any:
-    """Stack all heads, to be read `count` rows at a time by the copy engine."""
-    return TensorDescriptor.from_tensor(x.view(-1, x.shape[-1]), [count, x.shape[-1]])
+def _by_token(x: Float[Tensor, "rows heads time d"]) -> bool:
+    """Return whether the heads of a token lie side by side in memory, as the projections of a model leave them."""
+    return x.shape[1] > 1 and x.transpose(1, 2).is_contiguous()
+
+
+def _in_place(x: Float[Tensor, "rows heads time d"]) -> Float[Tensor, "rows heads time d"]:
+    """Return the tensor itself where the kernels can read it as it lies, else a copy."""
+    return x if _by_token(x) else x.contiguous()
+
+
+def _rows(x: Float[Tensor, "rows heads time d"], count: int) -> Any:
+    """Stack the tokens of all heads, to be read `count` at a time by the copy engine; where the heads of a token lie
+    side by side, those of all sequences, from the columns of a head."""
+    stacked = x.transpose(1, 2).flatten(2) if _by_token(x) else x
+    return TensorDescriptor.from_tensor(stacked.view(-1, stacked.shape[-1]), [count, x.shape[-1]])
 
 
 def _scale(layer: Layer) -> float:
@@ -120,15 +135,27 @@ def _scale(layer: Layer) -> float:
 
 
 @triton.jit
+def _start(head, heads, time, D: tl.constexpr, BY_TOKEN: tl.constexpr):
+    """The row and the column at which a head's tokens begin: see `_rows`."""
+    if BY_TOKEN:
+        return head // heads * time, head % heads * D
+    return head * time, head * 0
+
+
+@triton.jit
 def _attention(
-    q, k, v, out, count, index, scale, time, blocks, group,
+    q, k, v, out, count, index, scale, time, blocks, heads, kv_heads,
     D: tl.constexpr, SIZE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    Q_BY_TOKEN: tl.constexpr, K_BY_TOKEN: tl.constexpr, V_BY_TOKEN: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERIES  # longest lists first
-    start = head // group * time
+    own = head // (heads // kv_heads)
+    q_row, q_column = _start(head, heads, time, D, Q_BY_TOKEN)
+    k_row, k_column = _start(own, kv_heads, time, D, K_BY_TOKEN)
+    v_row, v_column = _start(own, kv_heads, time, D, V_BY_TOKEN)
     block = first // SIZE
-    given = q.load([head * time + first, 0])
+    given = q.load([q_row + first, q_column])
     rows = first + tl.arange(0, QUERIES)
     largest = tl.full((QUERIES,), -float("inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
@@ -136,18 +163,19 @@ def _attention(
     parts: tl.constexpr = SIZE // KEYS
     listed = index + (head * blocks + block).to(tl.int64) * blocks
     for part in tl.range(0, tl.load(count + head * blocks + block) * parts):
-        place = start + tl.load(listed + part // parts) * SIZE + part % parts * KEYS
-        scores = tl.dot(given, k.load([place, 0]).T) * scale
-        largest, total, sums = _take(scores, v.load([place, 0]), largest, total, sums)
+        place = tl.load(listed + part // parts) * SIZE + part % parts * KEYS
+        scores = tl.dot(given, k.load([k_row + place, k_column]).T) * scale
+        largest, total, sums = _take(scores, v.load([v_row + place, v_column]), largest, total, sums)
     for column in range(block * SIZE, first + QUERIES, KEYS):
-        scores = tl.dot(given, k.load([start + column, 0]).T) * scale
+        scores = tl.dot(given, k.load([k_row + column, k_column]).T) * scale
         seen = rows[:, None] >= column + tl.arange(0, KEYS)[None, :]
         scores = tl.where(seen, scores, -float("inf"))
-        # Rows past the end belong to the next head. Their weight is 0, but 0 times infinity is NaN.
+        # Rows past the end belong to another head or sequence. Their weight is 0, but 0 times infinity is NaN.
         inside = (column + tl.arange(0, KEYS) < time)[:, None]
-        values = tl.where(inside, v.load([start + column, 0]), 0.0)
+        values = tl.where(inside, v.load([v_row + column, v_column]), 0.0)
         largest, total, sums = _take(scores, values, largest, total, sums)
-    at = (head * time + rows).to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
+    stride = heads if Q_BY_TOKEN else 1
+    at = (q_row + rows).to(tl.int64)[:, None] * stride * D + q_column + tl.arange(0, D)[None, :]
     tl.store(out + at, (sums / total[:, None]).to(out.dtype.element_ty), mask=(rows < time)[:, None])
 
 
@@ -162,13 +190,15 @@ def _take(scores, values, largest, total, sums):
 
 @triton.jit
 def _peaks(
-    q, k, peaks, log_sums, scale, time, length, tiles, skipped, group,
-    SIZE: tl.constexpr, TAKEN: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    q, k, peaks, log_sums, scale, time, length, tiles, skipped, heads, kv_heads,
+    D: tl.constexpr, SIZE: tl.constexpr, TAKEN: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    Q_BY_TOKEN: tl.constexpr, K_BY_TOKEN: tl.constexpr,
 ):  # fmt: skip
     head = skipped + tl.program_id(1)
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # longest rows first
-    start = head // group * time
-    given = q.load([head * length + tile * QUERIES, 0])
+    q_row, q_column = _start(head, heads, length, D, Q_BY_TOKEN)
+    k_row, k_column = _start(head // (heads // kv_heads), kv_heads, time, D, K_BY_TOKEN)
+    given = q.load([q_row + tile * QUERIES, q_column])
     rows = tl.arange(0, QUERIES)
     place = _place(tile * QUERIES + rows, SIZE, TAKEN)
     row = (tl.program_id(1) * tl.num_programs(0) + tile).to(tl.int64)
@@ -178,13 +208,13 @@ def _peaks(
     # Every query of the tile sees all keys up to the first one's own; later keys are seen by some.
     whole = (_place(tile * QUERIES, SIZE, TAKEN) + 1) // KEYS
     for column in tl.range(0, tl.minimum(whole, tiles)):
-        scores = tl.dot(given, k.load([start + column * KEYS, 0]).T) * scale
+        scores = tl.dot(given, k.load([k_row + column * KEYS, k_column]).T) * scale
         largest, total = _weighed(own + column * QUERIES, scores, largest, total)
     for column in range(whole, tl.cdiv(_end(tile, time, SIZE, TAKEN, QUERIES), KEYS)):
-        scores = tl.dot(given, k.load([start + column * KEYS, 0]).T) * scale
+        scores = tl.dot(given, k.load([k_row + column * KEYS, k_column]).T) * scale
         seen = place[:, None] >= column * KEYS + tl.arange(0, KEYS)[None, :]
         largest, total = _weighed(own + column * QUERIES, tl.where(seen, scores, -float("inf")), largest, total)
-    # Rows past the end belong to the next head: they weigh nothing.
+    # Rows past the end belong to another head or sequence: they weigh nothing.
     log_sum = tl.where(place < time, largest + tl.math.log2(total), float("inf"))
     tl.store(log_sums + row * QUERIES + rows, log_sum)
 
@@ -236,18 +266,19 @@ def _weights(
 
 
 @triton.jit
-def _longest(x, out, time, D: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):
+def _longest(x, out, time, heads, by_row, by_head, by_token, D: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):
     block, head = tl.program_id(0), tl.program_id(1)
     places = tl.arange(0, D)
+    x += (head // heads).to(tl.int64) * by_row + (head % heads).to(tl.int64) * by_head
     best = -1.0
     where = block * SIZE
     for part in range(0, SIZE, ROWS):
         rows = block * SIZE + part + tl.arange(0, ROWS)
-        at = (head.to(tl.int64) * time + rows)[:, None] * D + places[None, :]
+        at = rows.to(tl.int64)[:, None] * by_token + places[None, :]
         own = tl.load(x + at, mask=(rows < time)[:, None], other=0.0).to(tl.float32)
         norms = tl.where(rows < time, tl.sqrt(tl.sum(own * own, 1)), -1.0)
         top = tl.max(norms, 0)
         where = tl.where(top > best, block * SIZE + part + tl.argmax(norms, 0), where)
         best = tl.maximum(best, top)
-    found = tl.load(x + (head.to(tl.int64) * time + where) * D + places)
+    found = tl.load(x + where.to(tl.int64) * by_token + places)
     tl.store(out + (head * tl.num_programs(0) + block).to(tl.int64) * D + places, found)

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention, flex
-from assay.attention.base import Layer, highest
-from assay.attention.curvature import Among, Count, CurvatureSelect, Scores, tiles, with_own
+from assay.attention.base import Layer
+from assay.attention.curvature import Among, Count, CurvatureSelect, Scores, tiles
 from assay.attention.layer import Blocks
 from assay.core.convert import added
 from assay.core.errors import UserError
@@ -56,8 +56,8 @@ class CabV4(CurvatureSelect):
     def choose(self, layer: Layer, curvature: Scores, count: Count, among: Among) -> Blocks:
         magnitude = pad(self.magnitude(layer)[:, :, :-1], (0, 0, 1, 0))
         heavy = 1 + (self.magnitude_ratio * (count - 1)).round().long()
-        chosen = highest(with_own(magnitude), heavy.minimum(count), among)
-        return highest(with_own(curvature).masked_fill(chosen, float("inf")), count, among)
+        chosen = self.highest(layer, magnitude, heavy.minimum(count), among)
+        return self.highest(layer, curvature.masked_fill(chosen, float("inf")), count, among)
 
     def magnitude(self, layer: Layer) -> Scores:
         """Return the highest weight that any query of a block, or any of its last `queries`, gives to any key of

@@ -42,6 +42,10 @@ class Duo(Evict):
             raise UserError(f"{self.name}: every head has a budget of its own: leave granularity out.")
 
     @property
+    def departure(self) -> str:
+        return f"heads scored in one pass, {self.streaming} keys in streaming ones"
+
+    @property
     def streaming(self) -> int:
         """Slots of a streaming head."""
         return self.num_sink_tokens + self.recent

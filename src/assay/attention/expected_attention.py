@@ -7,7 +7,10 @@
 If queries are Gaussian, the exponential's argument is the logarithm of the expected exp(q . k_j / sqrt(d)). Where query
 heads share keys, the mean over the group decides. The first keys always stay, and their queries count for nothing.
 
-As published. Of its two forms this is the one without calibration data, with 512 positions to come and 4 sinks.
+Differs from the paper: it weighs by (attention + eps) |W_o v_j|, the length of what a value adds to the output, and
+lets heads compete for slots on top (`ada:method=expected_attention` does); here, as by default in kvpress, weights are
+|v_j|, eps is 0 and every head has as many slots. Of its two forms this is the one without calibration data, with 512
+positions to come and 4 sinks.
 """
 
 from dataclasses import dataclass
@@ -27,6 +30,7 @@ from assay.attention.base import Budget, Layer, Prefix, PrefixScores
 class ExpectedAttention(Prefix):
     """Keeps the keys of a prefix with the highest expected attention times the length of their values."""
 
+    departure = "value norms without W_o, even budgets"
     asks_unturned: ClassVar[bool] = True
     asks_plain_scores: ClassVar[bool] = True
 

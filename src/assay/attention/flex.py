@@ -26,6 +26,7 @@ from assay.core.on_use import Later
 from assay.nn.whole import has_kernels
 
 block_kernels: Any = Later("assay.attention.block_kernels")  # Triton, which is on CUDA alone
+curvature_kernels: Any = Later("assay.attention.curvature_kernels")
 BLOCK = 128
 """Queries and keys per block: the size that FlexAttention's CUDA kernels are made for."""
 
@@ -86,6 +87,11 @@ def block_longest(x: Float[Tensor, "rows h time d"], layer: Layer, size: int) ->
     if not (usable(layer) and _has_kernel(layer, size)):
         return None
     return block_kernels.longest(x, size=size)
+
+
+def chooses(layer: Layer, size: int) -> bool:
+    """Return whether the blocks of a layer are chosen by kernels."""
+    return usable(layer) and _has_kernel(layer, size) and layer.time <= size * curvature_kernels.MOST
 
 
 def _has_kernel(layer: Layer, size: int) -> bool:

@@ -303,7 +303,7 @@ def attend_whole(lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] 
             outputs.append(attention_in_cache(lane, part, kept))
         else:
             outputs.append(masked_attention(part, kept))
-    return torch.cat(outputs)
+    return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
 
 def _by_lifetimes(lane: Lane, layer: Layer) -> bool:

@@ -26,6 +26,8 @@ from assay.attention.base import Layer, Prefix, PrefixScores
 class QFilter(Prefix):
     """Keeps the keys of a prefix that lie along the main direction of its queries."""
 
+    departure = "direction of the prefix's own queries"
+
     def score(self, layer: Layer, length: int) -> PrefixScores:
         q = layer.q[:, :, :length].to(layer.wide) * layer.exists[:, None, :length, None]
         _, directions = torch.linalg.eigh(q.mT @ q)  # in ascending order: the last is the first singular vector

@@ -69,6 +69,8 @@ class Answer:
     """Seeds that never opened the second size of a curriculum, so that the size that is scored was never trained."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
     """Parameters, state and FLOPs of its model."""
+    by_sizes: tuple[Record, ...] = ()
+    """Runs that were scored at several numbers of pairs, one per seed."""
 
     @property
     def matched(self) -> bool | None:
@@ -106,6 +108,8 @@ class Bounds:
     floor: float
     ceiling: float | None
     """None: nobody knows it, as of real text."""
+    ngram: float | None = None
+    """Of text: the score of counting n-grams, which a language model that learned enough is better than."""
 
 
 def battery(tier: Tier, asked: Asked, compute: Compute) -> Records:
@@ -200,7 +204,15 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         stopped=any("stopped_at" in found[trial].metrics for trial in twice if trial in found),
         held_back=sum(_held_back(found[trial], question) for trial in (twice if twice[0] in found else once)),
         sizes={key: first.metrics[key] for key in SIZES if key in first.metrics},
+        by_sizes=tuple(found[trial] for trial in once if _by_pairs(found[trial])),
     )
+
+
+def _by_pairs(record: Record) -> bool:
+    """Return whether it was scored at several numbers of pairs, each of which has one value."""
+    task = record.run.options.get("task", {})
+    several = record.status == "done" and "by_size" in record.metrics
+    return several and "vocab_size" in task and not task.get("updates")
 
 
 def _held_back(record: Record, question: Question) -> bool:
@@ -241,4 +253,4 @@ def bounds(question: Question, tier: Tier, found: Records) -> Bounds:
         outputs = task.shape().outputs
         chance = 1 / outputs.vocab if hasattr(outputs, "vocab") else 0.0
         guess = max([chance, *(mean for name, mean in means.items() if name != "oracle")])
-    return Bounds(floor=guess, ceiling=means.get("oracle"))
+    return Bounds(floor=guess, ceiling=means.get("oracle"), ngram=means.get("ngram"))

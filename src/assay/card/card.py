@@ -3,13 +3,15 @@
 import textwrap
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
+from assay.card import holding
 from assay.card.anchors import Agreement
 from assay.card.battery import Answer
 from assay.card.cost import WIDTH, Speed
 from assay.card.judge import Line
-from assay.card.protocol import ANCHORS, DEFAULT, VERSION
+from assay.card.protocol import ANCHORS, DEFAULT, LANGUAGE, VERSION
 from assay.card.question import Tier
 from assay.card.request import plural
 from assay.card.wording import NAMED, headline, in_words, matching_of, named
@@ -25,6 +27,8 @@ ALONE = (
     "for all comparisons at once (Holm)"
 )
 """How to read the difference to the best of the field."""
+APART = 1.5
+"""Of rounds whose ratios differ by more than this factor, no ratio is told."""
 ALIKE = 0.1
 """States that differ by at most this share count as equal."""
 
@@ -55,8 +59,9 @@ class Card:
 
     @property
     def stem(self) -> str:
-        """The name of its files: that of the default tier is the mixer's alone."""
-        return self.mixer if self.tier.name == DEFAULT else f"{self.mixer}.{self.tier.name}"
+        """The name of its files: that of the default tier and its own text is the mixer's alone."""
+        told = ("" if self.tier.name == DEFAULT else self.tier.name, Path(self.tier.text).name)
+        return ".".join(filter(None, (self.mixer, *told)))
 
     @property
     def ranks(self) -> dict[str, str]:
@@ -119,6 +124,7 @@ class Card:
             "mixer": self.mixer,
             "protocol": VERSION,
             "tier": self.tier.name,
+            **({"text": self.tier.question(LANGUAGE.name).task} if self.tier.text else {}),
             "seeds": list(self.tier.seeds_of(self.mixer)),
             "shipped": {
                 each.answer.question.name: sorted(
@@ -128,6 +134,7 @@ class Card:
             },
             "questions": {each.answer.question.name: _line_json(each) for each in self.lines},
             "size": dict(self.lines[0].answer.sizes),
+            "capacity": self.capacity(),
             "speed": {name: asdict(found) for name, found in self.speeds.items()},
             "anchors": {
                 each.question: {"gaps": dict(each.gaps), "p": each.p, "agree": each.holds} for each in self.agreements
@@ -183,17 +190,52 @@ class Card:
                 f"of state{carried}, carried from token to token; {sizes['flops_per_token']:,.0f} FLOPs per token"
             )
             said += [each.strip() for each in matching_of(self.lines)]
-        return [*said, *self._speed("trained", "forward and backward"), *self._speed("decoded", "token by token")]
+        said += self.capacity()
+        timed = [*self._speed("trained", "forward and backward"), *self._speed("decoded", "token by token")]
+        return [*said, *timed, *self._kept()]
+
+    def capacity(self) -> list[str]:
+        """Say how many pairs it holds, and how many bits per byte of state."""
+        asked = [(each.answer, self.field[each.answer.question.name]) for each in self.lines]
+        return [said for answer, field in asked if (said := holding.told(answer, *field))]
 
     def _speed(self, way: str, how: str) -> list[str]:
-        """Say how fast one layer is trained or decoded here, and how many times as fast as the anchors and others."""
-        every = {name: getattr(speed, way) for name, speed in self.speeds.items()}
-        if not (mine := every.pop(self.mixer, None)):
+        """Say how fast one layer is trained or decoded here, and how many times as fast as the anchors and others, from
+        the slowest to the fastest round; of rounds that lie further apart than APART only these two."""
+        if self.mixer not in self.speeds:
             return []
-        chosen = list(dict.fromkeys(name for name in (*ANCHORS, *every) if name in every))[:NAMED]
-        beside = ", ".join(f"{mine / every[name]:.2g} x {name}" for name in chosen)
-        told = f"{way} on this machine ({how}, one layer of width {WIDTH}): {mine:,.0f} tokens/s"
+        mine, beside = (
+            self.speeds[self.mixer],
+            ", ".join(
+                _times(self.speeds[self.mixer].ratio(self.speeds[name], way), name) for name in self._others()[:NAMED]
+            ),
+        )
+        told = f"{way} on this machine ({how}, one layer of width {WIDTH}): {getattr(mine, way):,.0f} tokens/s"
         return [f"{told}, which is {beside}" if beside else told]
+
+    def _kept(self) -> list[str]:
+        """Say how many bytes a layer keeps for the backward pass, at each length, beside the anchors."""
+        mine = self.speeds[self.mixer].kept if self.mixer in self.speeds else {}
+        parts = []
+        for length, size in mine.items():
+            theirs = {name: self.speeds[name].kept.get(length) for name in self._others()}
+            beside = ", ".join(f"{size / its:.2g} x {name}" for name, its in theirs.items() if its)
+            parts.append(f"{size / 1000:.3g} kB at {length:,} tokens{f' ({beside})' if beside else ''}")
+        return [f"kept for the backward pass, per token: {'; '.join(parts)}"] if parts else []
+
+    def _others(self) -> list[str]:
+        """The others that were measured, the anchors first."""
+        named = dict.fromkeys(name for name in (*ANCHORS, *self.speeds) if name in self.speeds)
+        return [name for name in named if name != self.mixer]
+
+
+def _times(ratio: Interval, name: str) -> str:
+    """`0.62 x gru (0.55 to 0.7)`; where rounds lie far apart, `0.5 to 1.1 x gru`."""
+    low, high = ratio.low, ratio.high
+    if low is None or high is None or low == high:
+        return f"{ratio.mean:.2g} x {name}"
+    span = f"{low:.2g} to {high:.2g}"
+    return f"{span} x {name}" if high > APART * low else f"{ratio.mean:.2g} x {name} ({span})"
 
 
 def screen(head: str, short: str, table: Table, *, told: Sequence[str], verdicts: Sequence[str], width: int) -> str:

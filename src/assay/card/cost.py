@@ -1,20 +1,26 @@
-"""This module measures here what a mixer costs: tokens per second trained and decoded, beside attention, and how long a
-card of it will take. Never stored or shipped: a speed belongs to the machine it was measured on."""
+"""This module measures here what a mixer costs: tokens per second trained and decoded, what is kept for the backward
+pass, beside attention, and how long a card of it will take. Never stored or shipped: a speed belongs to the machine it
+was measured on."""
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import median
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from assay.api import configure
 from assay.card.battery import Trial
 from assay.card.protocol import ANCHORS, KEPT, SCREENING
 from assay.card.question import Question, Tier
 from assay.core.run import Numerics
+from assay.metrics.intervals import Interval
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.models.sequence import SequenceModule
@@ -32,36 +38,78 @@ LENGTHS = (64, 256, 1024)
 """Lengths at which training is timed, with as many tokens in a batch as at LENGTH."""
 DECODED = 64
 """Tokens that are decoded, after each other, from a fresh state."""
-REPEATS = 3
+REPEATS = 4
+"""Rounds in which every mixer is timed once: what else the machine does then slows all of them."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Tokens per second of one layer of width 64: trained (forward and backward, 8 sequences of 256), and decoded."""
+    """Tokens per second of one layer of width 64, the median over rounds: trained (forward and backward, 8 sequences of
+    256), and decoded."""
 
     trained: float
     decoded: float
     by_length: Mapping[int, float] = field(default_factory=dict)
     """Trained, by the length of the sequences, where it was asked for."""
+    kept: Mapping[int, float] = field(default_factory=dict)
+    """Bytes per token that the layer keeps for the backward pass, by length, where it was asked for."""
+    rounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Both speeds round by round, by their names."""
+
+    def ratio(self, other: "Speed", way: str) -> Interval:
+        """Return how many times as fast as another, with the least and the most of all rounds."""
+        found = [mine / its for mine, its in zip(self.rounds.get(way, ()), other.rounds.get(way, ()), strict=True)]
+        whole = getattr(self, way) / getattr(other, way)
+        return Interval(median(found), min(found), max(found), len(found)) if found else Interval(whole, None, None, 1)
 
 
-def speed(mixer: str, device: torch.device, *, by_length: bool = False) -> Speed:
-    """Time one layer, the best of a few repetitions: other programs only ever slow it down."""
-    layer, x = _layer(mixer, BATCH, LENGTH, device)
-
-    @torch.no_grad()
-    def decode() -> None:
-        state = layer.init_state(1)
-        for token in x[:1, :DECODED].unbind(1):
-            _, state = layer.step(token, state)
-
-    trained, tokens = _trained(layer, x, device), BATCH * LENGTH
-    lengths = (length for length in LENGTHS if length <= tokens) if by_length else ()
+def speeds(words: Iterable[str], device: torch.device, *, by_length: Collection[str] = ()) -> dict[str, Speed]:
+    """Time one layer of each mixer, all of them in every round; `by_length` are those that are also timed at other
+    lengths, and whose memory is counted."""
+    tokens = BATCH * LENGTH
+    lengths = [length for length in LENGTHS if length <= tokens]
+    made = {word: _layer(word, BATCH, LENGTH, device) for word in words}
     longer = {
-        length: trained if length == LENGTH else _trained(*_layer(mixer, tokens // length, length, device), device)
+        (word, length): made[word] if length == LENGTH else _layer(word, tokens // length, length, device)
+        for word in made
         for length in lengths
+        if word in by_length
     }
-    return Speed(trained, DECODED / _seconds(decode, device), longer)
+    runs: dict[tuple[str, Any], Callable[[], None]] = {}
+    for word, (layer, x) in made.items():
+        runs |= {(word, "trained"): partial(_train, layer, x), (word, "decoded"): partial(_decode, layer, x)}
+    runs |= {key: partial(_train, *pair) for key, pair in longer.items() if key[1] != LENGTH}
+    took = _seconds(runs, device)
+
+    def rates(word: str, way: Any) -> list[float]:
+        return [(DECODED if way == "decoded" else tokens) / seconds for seconds in took[word, way]]
+
+    found = {}
+    for word in made:
+        rounds = {way: rates(word, way) for way in ("trained", "decoded")}
+        own = [length for of, length in longer if of == word]
+        at = {length: median(rates(word, "trained" if length == LENGTH else length)) for length in own}
+        kept = {length: kept_bytes(*longer[word, length]) for length in own}
+        found[word] = Speed(median(rounds["trained"]), median(rounds["decoded"]), at, kept, rounds)
+    return found
+
+
+def kept_bytes(layer: nn.Module, x: Float[Tensor, "batch time d_model"]) -> float:
+    """Count the bytes per token that a forward pass keeps for the backward pass: each storage once, without the layer's
+    own parameters and buffers, which are there anyway. The same count on every device."""
+    own = {each.untyped_storage().data_ptr() for each in (*layer.parameters(), *layer.buffers())}
+    sizes: dict[int, int] = {}
+
+    def keep(saved: Tensor) -> Tensor:
+        storage = saved.untyped_storage()
+        if storage.data_ptr() not in own:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+        y = layer(x)  # alive while it is counted, so that no address is used twice
+    del y
+    return sum(sizes.values()) / (x.shape[0] * x.shape[1])
 
 
 def _layer(mixer: str, batch: int, length: int, device: torch.device) -> tuple[MixerModule, Tensor]:
@@ -70,25 +118,32 @@ def _layer(mixer: str, batch: int, length: int, device: torch.device) -> tuple[M
     return layer, torch.randn(batch, length, WIDTH, generator=stream(0, "speed", device=device), device=device)
 
 
-def _trained(layer: MixerModule, x: Tensor, device: torch.device) -> float:
-    """Return the tokens per second of a forward and a backward pass."""
-
-    def train() -> None:
-        layer.zero_grad()
-        layer(x).square().mean().backward()
-
-    return x.shape[0] * x.shape[1] / _seconds(train, device)
+def _train(layer: MixerModule, x: Tensor) -> None:
+    layer.zero_grad()
+    layer(x).square().mean().backward()
 
 
-def _seconds(run: Callable[[], None], device: torch.device) -> float:
-    best = float("inf")
-    for _ in range(REPEATS + 1):  # the first warms up
-        start = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-    return best
+@torch.no_grad()
+def _decode(layer: MixerModule, x: Tensor) -> None:
+    state = layer.init_state(1)
+    for token in x[:1, :DECODED].unbind(1):
+        _, state = layer.step(token, state)
+
+
+Key = TypeVar("Key")
+
+
+def _seconds(runs: Mapping[Key, Callable[[], None]], device: torch.device) -> dict[Key, list[float]]:
+    """Time every run once in each round, after one round that warms up."""
+    found: dict[Key, list[float]] = {key: [] for key in runs}
+    for _ in range(REPEATS + 1):
+        for key, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            found[key].append(time.perf_counter() - start)
+    return {key: times[1:] for key, times in found.items()}
 
 
 TIMED = 4
@@ -166,7 +221,7 @@ def main(device: str, backend: str, *words: str) -> None:
     with activate(Numerics(device=device, backend=backend)) as place:
         for word in words:
             with suppress(Exception):
-                speed(word, place, by_length=word in ANCHORS)
+                speeds([word], place, by_length=ANCHORS)
 
 
 if __name__ == "__main__":

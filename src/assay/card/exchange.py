@@ -58,9 +58,10 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Differe
     """Compare two cards of one protocol and tier, question by question, Holm over the questions: seed by seed where
     they share PAIRED or more. With fewer the deviation is that of the field, the larger of the two, since both may rest
     on the same runs of it, with the fewer degrees of freedom."""
-    for key in ("protocol", "tier"):
-        if before[key] != after[key]:
-            raise UserError(f"the cards differ in their {key}, {before[key]} and {after[key]}: they do not compare.")
+    for key in ("protocol", "tier", "text"):
+        one, two = (card.get(key, "that of the tier") for card in (before, after))
+        if one != two:
+            raise UserError(f"the cards differ in their {key}, {one} and {two}: they do not compare.")
     if odd := before["questions"].keys() ^ after["questions"].keys():
         raise UserError(f"only one of the cards asks {', '.join(sorted(odd))}: they do not compare.")
     found: dict[str, tuple[Interval, float, float]] = {}

@@ -73,6 +73,11 @@ class Compared(ABC):
         """The question, or the budget."""
 
     @property
+    def unfinished(self) -> bool:
+        """Whether more training might change it, so that its comparisons hold at equal training alone."""
+        return False
+
+    @property
     def rank(self) -> str:
         """The places it may have among those it can be compared with, itself counted: `3-7 of 19`."""
         if not self.differences:
@@ -103,6 +108,10 @@ class Line(Compared):
     """Whether it holds for every seed: all reached the goal, or none did and longer training changes nothing."""
     paired: bool = False
     """Whether differences are paired by seed."""
+
+    @property
+    def unfinished(self) -> bool:
+        return self.answer.question.goal is not None and not self.certified
 
     @property
     def name(self) -> str:
@@ -306,13 +315,15 @@ def _measured(mine: Answer) -> tuple[str, bool]:
 
 
 def _beside_a_guess(mine: Answer, interval: Interval, bounds: Bounds) -> str:
-    """Say so where a mixer scores no more than a guess, or is not told from one."""
+    """Say so where a mixer scores no more than a guess, or is not told from one, or a count of n-grams does better."""
     loss = mine.question.loss
     ends = [loss(end) for end in (interval.low, interval.high) if end is not None]
     if mine.failed or mine.diverged:
         return ""
     if loss(mine.mean) >= loss(bounds.floor):
         return "no better than a guess"
+    if bounds.ngram is not None and loss(mine.mean) > loss(bounds.ngram):
+        return f"worse than an n-gram predictor ({bounds.ngram:.2f})"
     return "not told from a guess" if max(ends, default=-math.inf) >= loss(bounds.floor) else ""
 
 

@@ -10,7 +10,7 @@ from itertools import chain
 from assay.card.anchors import Agreement, agreements
 from assay.card.battery import Asked, Compute, Records, answer, battery, bounds
 from assay.card.card import Card
-from assay.card.cost import speed
+from assay.card.cost import speeds
 from assay.card.judge import line
 from assay.card.protocol import ANCHORS
 from assay.card.running import Runner
@@ -35,10 +35,10 @@ def made(
         agreed = _agreed(asked, runner) if look is None else {}
     answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in asked[q.name]} for q in tier.questions}
     apart = {name for name, one in agreed.items() if not one.holds} | set(disagreed)
-    speeds = {}
+    timed = {}
     if look is None:
         with activate(runner.numerics) as device:
-            speeds = {each: speed(each, device, by_length=each in (*mine, *ANCHORS)) for each in every}
+            timed = speeds(every, device, by_length=(*mine, *ANCHORS))
     cards, ships = [], runner.read_shipped
     for mixer in mine:
         others = {name: [told for each, told in own.items() if each != mixer] for name, own in answers.items()}
@@ -47,7 +47,7 @@ def made(
             own = (mixer, q.name) in ships
             ranked = [each for each in others[q.name] if q.name not in apart or ((each.mixer, q.name) in ships) is own]
             lines.append(line(answers[q.name][mixer], ranked, bounds(q, tier, found)))
-        cards.append(Card(mixer, tier, lines, others, speeds, tuple(agreed.values()), frozenset(ships)))
+        cards.append(Card(mixer, tier, lines, others, timed, tuple(agreed.values()), frozenset(ships)))
     return cards, found
 
 
@@ -72,7 +72,8 @@ def _agreed(asked: Asked, runner: Runner) -> dict[str, Agreement]:
     if not any({(name, True), (name, False)} <= kinds for name in asked):
         return {}
     runner = runner.plain
-    tier, every = runner.tier, runner.field()
+    every = {name: there for name, there in runner.field().items() if there}  # of a text of the user's none ships
+    tier = replace(runner.tier, questions=tuple(q for q in runner.tier.questions if q.name in every))
     shipped = battery(tier, every, runner.only_shipped)
     told = {q.name: {mixer: answer(tier, q, mixer, shipped) for mixer in every[q.name]} for q in tier.questions}
     return agreements(tier, told, replace(runner, own=True))

@@ -13,6 +13,7 @@ from assay.card.battery import Asked, Trial, answer, battery
 from assay.card.card import Card
 from assay.card.cost import Expected, expected, seconds
 from assay.card.making import made
+from assay.card.own_text import with_text
 from assay.card.page import page
 from assay.card.question import Tier
 from assay.card.request import Request, next_to
@@ -31,6 +32,8 @@ from assay.train.numerics import numerics_for
 def runner_of(request: Request, mine: Sequence[str]) -> Runner:
     """Return what finds or computes the records of a tier; `mine` are the mixers that `--seeds` is for."""
     tier = _with_seeds(protocol.TIERS[request.tier or protocol.DEFAULT], request.seeds, mine)
+    if request.text is not None:
+        tier = with_text(tier, request.text)
     if request.stored and request.own:
         raise UserError("--stored computes nothing, and --own-baselines computes the field: leave one of them out.")
     here = tier.device == "cpu" or numerics_for("auto").device == tier.device
@@ -71,7 +74,9 @@ def field_of(request: Request, mine: Sequence[str], runner: Runner) -> dict[str,
 def battery_of(request: Request, mine: Sequence[str]) -> "MixerBattery":
     runner = runner_of(request, mine)
     read = f"records of tier {runner.tier.name} are of a {runner.tier.device} device: nothing is timed here"
-    found = MixerBattery(mine, runner, field_of(request, mine, runner), notes=[read] if runner.as_computed else [])
+    told = f"language: of the text {request.text}, on which the field of it is trained here too"
+    notes = [read] * bool(runner.as_computed) + [told] * bool(request.text)
+    found = MixerBattery(mine, runner, field_of(request, mine, runner), notes)
     if request.stored:
         found = found.of_what_is_there()
     else:
@@ -128,17 +133,21 @@ class MixerBattery:
         return replace(self, runner=runner, field=beside, notes=[*self.notes, *told])
 
     def within(self, budget: float) -> "MixerBattery":
-        """Leave out the last questions of a tier until the rest is expected to fit, at least one."""
+        """Leave out the last questions of a tier until the rest is expected to fit, and keep at least one, with a note
+        where that one may not fit either."""
         took = self._expected()
-        tier, left = self.runner.tier, budget
+        tier, left, notes = self.runner.tier, budget, list(self.notes)
+        first = tier.questions[0].name
+        if took[first].most > budget:
+            notes.append(f"{first} alone may take longer than the budget: {_spell(took[first])}")
         for place, question in enumerate(tier.questions):
             left -= took[question.name].most
             if left < 0 and place:
                 kept, out = tier.questions[:place], [each.name for each in tier.questions[place:]]
-                told = f"left out, to stay within the budget: {', '.join(out)}"
+                notes.append(f"left out, to stay within the budget: {', '.join(out)}")
                 runner = replace(self.runner, tier=replace(tier, questions=kept))
-                return replace(self, runner=runner, notes=[*self.notes, told])
-        return self
+                return replace(self, runner=runner, notes=notes)
+        return replace(self, notes=notes)
 
     def plan(self) -> list[str]:
         """Say what would be run: the rounds of every question, and about how long they take here."""

@@ -14,7 +14,6 @@ from assay.card.judge import Line, interval_of
 from assay.card.protocol import ANCHORS, SCREENING, SCREENING_SEED, SLACK, VERSION
 from assay.card.wording import NAMED, in_words
 from assay.core.run import Record
-from assay.metrics.intervals import share
 from assay.report.page import build_page
 from assay.report.section import Section
 from assay.report.style import MUTED
@@ -35,7 +34,7 @@ def page(card: Card, records: Records, files: Mapping[str, str], notes: Sequence
     asked = f"What can {card.mixer} do, next to the field? Protocol {VERSION}, {card.tier.says}."
     sections = [("Verdicts", asked, _verdicts(card, notes))]
     sections += [(each.answer.question.name, _asked(each), _question(card, each, records)) for each in card.lines]
-    cost = "Tokens per second of one layer of width 64, forward and backward, and token by token."
+    cost = "Tokens per second of one layer of width 64, forward and backward, and token by token; and its memory."
     sections += [
         ("Cost", cost, _cost(card)),
         ("The field", "Every mixer beside it, question by question.", _field(card)),
@@ -126,7 +125,9 @@ def _more(each: Line) -> dict[str, Any]:
     answer = each.answer
     return {
         "rates that work": f"{answer.window}/{len(answer.question.rates)}",
-        "twice the training": share(list(answer.longer.values())) if answer.longer else None,
+        "twice the training": interval_of(replace(answer, scores=answer.longer), each.deviation, each.freedom)
+        if answer.longer
+        else None,
         "steps": answer.question.steps,
         "tasks": answer.question.task,
         "verdict": each.verdict,
@@ -261,16 +262,26 @@ def _cost(card: Card) -> Section:
         if rows:
             chart = standings(rows, [], title="tokens per second", references={}, log=True)
             made.chart(f"speed_{way}", chart, caption=f"{way.capitalize()}, {told}; measured on this machine.")
+    by_length = {mixer: each.by_length for mixer, each in card.speeds.items()}
+    kept = {mixer: {length: size / 1000 for length, size in each.kept.items()} for mixer, each in card.speeds.items()}
+    told = "Training speed against length, as many tokens in every batch; measured on this machine."
+    _against_length(made, "speed_by_length", card.mixer, by_length, unit="tokens per second", caption=told)
+    told = "What one layer keeps for the backward pass against length: every storage counted once."
+    _against_length(made, "kept_by_length", card.mixer, kept, unit="kB per token", caption=told)
+    return made
+
+
+def _against_length(
+    made: Section, name: str, mine: str, found: Mapping[str, Mapping[int, float]], *, unit: str, caption: str
+) -> None:
     points = [
-        {"series": mixer, "mine": mixer == card.mixer, "x": length, "y": value, "score": f"{value:,.0f}"}
-        for mixer, each in card.speeds.items()
-        for length, value in each.by_length.items()
+        {"series": mixer, "mine": mixer == mine, "x": length, "y": value, "score": f"{value:,.3g}"}
+        for mixer, own in found.items()
+        for length, value in own.items()
     ]
     if points:
-        chart = beside(points, x_title="tokens in the sequence", y_title="tokens per second", log_x=True)
-        told = "Training speed against length, as many tokens in every batch; measured on this machine."
-        made.chart("speed_by_length", chart, caption=told)
-    return made
+        chart = beside(points, x_title="tokens in the sequence", y_title=unit, log_x=True)
+        made.chart(name, chart, caption=caption)
 
 
 def _field(card: Card) -> Section:

@@ -111,6 +111,8 @@ class Tier:
     """Processes that share a GPU: small questions wait for kernels to start, and leave room for the language model."""
     more_seeds: Mapping[str, int] = field(default_factory=dict)
     """Mixers that are scored with more seeds than others, as `--seeds` asks for, and with how many."""
+    text: str = ""
+    """The text of the user's that `language` is asked of, as `--text` names it; empty: the tier's own."""
 
     def seeds_of(self, mixer: str) -> tuple[int, ...]:
         """Return the seeds with which a mixer is scored."""

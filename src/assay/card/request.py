@@ -25,6 +25,8 @@ class Request:
     tier: str | None = None
     seeds: int | None = None
     """With how many seeds the plug-ins asked for are scored; None: as many as the field."""
+    text: str | None = None
+    """The text of the question `language`, a file or a folder; None: the tier's own."""
     placing: Mapping[str, Any] = field(default_factory=dict)
     """Options of `Execution` that were given."""
 

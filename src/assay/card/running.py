@@ -43,7 +43,8 @@ def obtained(
     """Return the record of every run by its id: from `there`, the store, or computed now."""
     plan = Plan(study, tuple(dict.fromkeys(runs)))
     session = Session.of(plan, execution)
-    session = replace(session, todo=[run for run in session.todo if run.id not in there])
+    left = [run for run in session.todo if run.id not in there]
+    session = replace(session, todo=left, shipped=len(session.todo) - len(left))
     here = {record.run.id: record for record in (*session.stored, *(compute(session) if session.todo else ()))}
     found = {**here, **there}
     if lost := [run.label for run in plan.runs if run.id not in found]:

@@ -14,17 +14,23 @@ FEW = 3
 def headline(lines: Sequence[Compared], better: str, at: str) -> str:
     """Say in one sentence, without its period, how many of the field are told better, line by line: `headline(lines,
     "mixers told better than it", "in")`."""
+    finished, others = ([each for each in lines if each.unfinished is unfinished] for unfinished in (False, True))
+    parts = [_counted(finished, at)] if _counted(finished, at) else []
+    if told := _counted(others, at):
+        parts.append(f"at equal training, which more may change, {told}")
+    return f"In short, {better}: {'; '.join(parts)}" if parts else "In short: nothing of it can be compared"
+
+
+def _counted(lines: Sequence[Compared], at: str) -> str:
+    """`none in recall, update; 3 of 18 in parity`."""
     found = {
         each.name: (sum(one.standing == "below" for one in each.differences.values()), len(each.differences))
         for each in lines
         if each.differences
     }
-    if not found:
-        return "In short: nothing of it can be compared"
     none = [name for name, (count, of) in found.items() if not count and of >= FEW]
     some = [f"{count} of {of} {at} {name}" for name, (count, of) in found.items() if name not in none]
-    parts = [f"none {at} {', '.join(none)}"] if none else []
-    return f"In short, {better}: {'; '.join([*parts, *filter(None, [', '.join(some)])])}"
+    return "; ".join(filter(None, [f"none {at} {', '.join(none)}" if none else "", ", ".join(some)]))
 
 
 def in_words(lines: Sequence[Line]) -> list[str]:
@@ -33,7 +39,7 @@ def in_words(lines: Sequence[Line]) -> list[str]:
     for each in lines:
         told = told_apart(each)
         told += filter(None, [each.undecided()])
-        if told and each.answer.question.goal is not None and not each.certified:
+        if told and each.unfinished:
             told[0] = f"at equal training {told[0]}"
         found.append("; ".join((each.verdict, *told)))
     return found

@@ -2,6 +2,7 @@
 
 $ assay card my_mixer.py                      the mixers of a file, next to every mixer whose records ship
 $ assay card delta_net:beta_max=2 --vs delta_net mamba2 gru
+$ assay card my_mixer.py --text FOLDER        its language model reads your text; the field of that is trained here
 $ assay card my_method.py                     the attention methods of a file: what a language model loses with them
 $ assay card diff before.json after.json      exit code 1 where a question is answered worse
 $ assay card submit my_mixer.py FOLDER        the file, its records and its card, for a pull request
@@ -46,6 +47,7 @@ def card(words: list[str]) -> int:
     parser.add_argument("--budget", type=seconds, metavar="TIME", help="leave out what does not fit: 10m, 90s, 1h")
     parser.add_argument("--stored", action="store_true", help="ask only questions whose records are stored or ship")
     parser.add_argument("--seeds", type=int, metavar="N", help=SEEDS)
+    parser.add_argument("--text", metavar="FOLDER", help="ask `language` of these texts, and train its field here")
     parser.add_argument("--ship", type=Path, metavar="FOLDER", help="write the records there, as those that ship")
     args = parser.parse_args(words)
     if args.dry_run and args.json:

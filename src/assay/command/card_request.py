@@ -50,7 +50,7 @@ def request_of(args: argparse.Namespace) -> "Request":
 
     placing = {key: getattr(args, key) for key in PLACING if getattr(args, key) is not None}
     vs = [word for words in args.vs or () for word in words.split(",") if word]
-    more = {key: getattr(args, key) for key in ("stored", "budget", "seeds") if hasattr(args, key)}
+    more = {key: getattr(args, key) for key in ("stored", "budget", "seeds", "text") if hasattr(args, key)}
     return Request(computed, vs=vs, own=args.own_baselines, tier=args.tier, placing=placing, **more)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from assay.command.flags import Parser
 from assay.command.progress import say
-from assay.command.reproduce import certificate_line, configured, known_claims, tables_of
+from assay.command.reproduce import configured, known_claims, tables_of
 from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, write_file
@@ -42,11 +42,14 @@ from records alone, which ship with assay; no number in it is typed by hand. A c
   reason given,
 - without a verdict (*no record*) where a run that it needs is not stored.
 
-A certificate has three parts: the recipe, doubled training, and the seeds. Only claims whose three parts hold may be
+A certificate has three parts: the recipe, doubled training, and the seeds. A part is *not asked* of a claim that is
+about a recipe itself or trains nothing, or whose goal was reached. Only claims whose other parts hold may be
 stated elsewhere; `assay findings --certified` lists them. A recipe whose mean is above the claim's own, but not told
 above it by the seeds, fails no certificate, not even at an edge of the grid: it is named, with the paired difference.
 
-The spec of `expressivity` states no number. Intervals are 95 %."""
+The spec of `expressivity` states no number. Where a source has words for a number ("high", "clear", "outperforms"),
+the limit is ours. Intervals are 95 %: over seeds; of perplexity, over clusters of text; of claims about the weights of
+models of modular addition, over models, one left out at a time."""
 
 
 WIDTH, INDENT = 118, 16
@@ -234,7 +237,7 @@ def _details(one: Finding) -> str:
     made = f"{len(one.records)} records on {' and '.join(devices)}" if one.records else "No records"
     lines = [f"## {one.name}", f"*{one.claim.claim}* ({one.claim.source})"]
     checks = [f"- **{j.verdict}** {j.check.what}: {j.number}; wanted {j.check.wanted}" for j in one.judged]
-    parts = ["Certificate:", "", *(f"- {certificate_line(part)}" for part in one.parts)] if one.parts else []
+    parts = ["Certificate:", "", *(f"- {part}" for part in one.parts)] if one.parts else []
     lines += ["\n".join(checks), "\n".join(parts)]
     lines.append(f"{made}, made by `{one.claim.command(one.name)}`." + (f" {one.reason}" if one.reason else ""))
     tables: Mapping[str, str] = tables_of(one.claim, one.records, markdown=True)

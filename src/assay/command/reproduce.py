@@ -34,7 +34,7 @@ from assay.core.plan import Grid
 from assay.core.run import Record, Run
 from assay.core.study import Study
 from assay.core.words import printable
-from assay.report.certificate import Part, examined
+from assay.report.certificate import examined
 from assay.report.claims import Claim, by_identity
 from assay.report.section import Section
 from assay.report.text import as_markdown, render
@@ -133,7 +133,7 @@ def run_claim(name: str, claim: Claim, session: Session, *, quick: bool = False)
         print(f"  {one.verdict!s:<14}  {one.check.what}: {one.number}, wanted {one.check.wanted}")
     print("  certificate")
     for part in found.parts:
-        print(f"    {certificate_line(part)}")
+        print(f"    {part}")
     if str(found.verdict) != str(found.checked):
         print(f"  {found.verdict}")
     ids = dict.fromkeys(run.id for check in claim.checks for run in check.chosen(session.plan.runs))
@@ -160,11 +160,6 @@ def computed(session: Session) -> list[Record]:
             reason = (record.error or "a number was not finite").strip().splitlines()[-1]
             say(f"{record.status}: {session.labels[record.run.id]}: {printable(reason)}")
     return records
-
-
-def certificate_line(part: Part) -> str:
-    """`recipe: holds, of 24 recipes ...`."""
-    return f"{part.name}: {'holds' if part.holds else 'fails'}, {part.said}"
 
 
 def tables_of(claim: Claim, records: Sequence[Record], *, markdown: bool = False) -> Mapping[str, str]:

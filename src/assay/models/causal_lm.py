@@ -71,7 +71,7 @@ def sparse(
 @contextmanager
 def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True) -> Iterator[list[Usage]]:
     """Let rows of a batch attend by the lane they belong to, inside the block. The model is restored on leaving, also
-    after an error; a nested block takes over until it ends."""
+    after an error; a nested block takes over until it ends. On leaving it raises MethodFault if scores were NaN."""
     methods = [method for lane in lanes for method in methods_of(lane)]
     heads = head_scores(model) if any(method.asks_heads for method in methods) else None
     state = State(tuple(lanes), [Usage() for _ in lanes], count, model, model_layout(model), heads)
@@ -82,6 +82,7 @@ def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True)
             if hasattr(part, "layer_idx"):
                 hooks.enter_context(part.register_forward_pre_hook(state.note_call, with_kwargs=True))
         yield state.usage
+        state.numbers.raise_for_none()  # not after every forward pass, for which a GPU would wait
 
 
 def methods_of(lane: Lane) -> list[Method]:
@@ -127,8 +128,7 @@ class State:
         self.calls[id(module)] = Call(self.model, module, hidden, named.get("position_embeddings"))
 
     def check_used(self, model: nn.Module, *_: Any) -> None:
-        """Raise, after a forward pass, if scores were NaN or no layer called the attention function."""
-        self.numbers.raise_for_none()
+        """Raise, after a forward pass, if no layer called the attention function."""
         if not self.used:
             raise UserError(f"no layer of {type(model).__name__} asked for attention: it has an attention of its own.")
 

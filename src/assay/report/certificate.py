@@ -54,6 +54,11 @@ class Part:
     name: str
     holds: bool
     said: str
+    asked: bool = True
+    """Whether it was measured: not of a claim that needs no training, or whose goal was reached."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {('holds' if self.holds else 'fails') if self.asked else 'not asked'}, {self.said}"
 
 
 @dataclass(frozen=True)
@@ -99,10 +104,10 @@ def examined(name: str, claim: Claim, look: Look, measured: Measured = lambda ch
     certificate = claim.certificate
     if certificate is None:
         why = claim.exempt or ("not measured: see the verdict" if claim.uncertified else "not looked at")
-        untrained = [Part(part, bool(claim.exempt), why) for part in ("recipe", "doubled training")]
+        untrained = [Part(part, bool(claim.exempt), why, asked=False) for part in ("recipe", "doubled training")]
         return replace(found, parts=(*untrained, enough(found.judged)))
     if certificate.goal and found.checked.word == "reproduced":
-        reached = [Part(part, True, "not asked for: the goal was reached") for part in ("recipe", "doubled training")]
+        reached = [Part(part, True, "the goal was reached", asked=False) for part in ("recipe", "doubled training")]
         return replace(found, parts=(*reached, enough(found.judged)))
     search = searched(claim, runs, look)
     if search.tried != certificate.tried and claim.grid.keys() & search.tried.keys():
@@ -137,7 +142,9 @@ def certified(verdict: Verdict, claim: Claim, parts: Sequence[Part]) -> Verdict:
 
 
 def enough(judged: Sequence[Judged]) -> Part:
-    """Whether the seeds tell each number from its limit; the check that needs most of them speaks for all."""
+    """Whether the seeds tell each number from its limit; the check that needs most of them speaks for all. Where some
+    numbers are told from it on the wrong side, those decide, whatever the others are."""
+    judged = [one for one in judged if one.verdict.word == "not reproduced"] or judged
     if not judged or any(one.found is None for one in judged):
         return Part("seeds", False, "no number to tell from its limit")
     pooled = [(one, found) for one in judged if (found := one.found) is not None and found.low is not None]
@@ -147,7 +154,8 @@ def enough(judged: Sequence[Judged]) -> Part:
     most = max(needed, key=lambda place: needed[place] / pooled[place][1].n)
     one, found = pooled[most]
     asked = "no number of them tells it" if math.isinf(needed[most]) else f"{needed[most]} needed"
-    return Part("seeds", found.n >= needed[most], f"{found.n} of {asked} ({one.check.what})")
+    unit = "" if one.check.unit == "seed" else f"{one.check.unit}s: "
+    return Part("seeds", found.n >= needed[most], f"{unit}{found.n} of {asked} ({one.check.what})")
 
 
 def _counted(judged: Sequence[Judged]) -> Part:
@@ -318,4 +326,6 @@ def steady(certificate: Certificate, before: Judged, after: Judged) -> Part:
         one.mean == other.mean if other.low is None or other.high is None else other.low <= one.mean <= other.high
         for one, other in (both, both[::-1])
     )
-    return Part("doubled training", reached or moved_little, said)
+    # Of few seeds the share that passes has a wide interval, in which a verdict may turn over.
+    turned = {before.verdict.word, after.verdict.word} == {"reproduced", "not reproduced"}
+    return Part("doubled training", reached or (moved_little and not turned), said)

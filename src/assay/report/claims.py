@@ -49,6 +49,8 @@ class Verdict:
     word: Word
     more_seeds: int | None = None
     """About how many more seeds would decide what is undecided."""
+    unit: str = "seed"
+    """What is counted in place of seeds: of an evaluation, clusters of text."""
     about: str = ""
     """What models that were not trained to their end say nothing about."""
 
@@ -57,7 +59,7 @@ class Verdict:
             return f"{self.word}: says nothing about {self.about}"
         if self.more_seeds is None:
             return self.word
-        return f"{self.word}: about {self.more_seeds} more seed{'s' * (self.more_seeds > 1)} would tell"
+        return f"{self.word}: about {self.more_seeds} more {self.unit}{'s' * (self.more_seeds > 1)} would tell"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,8 @@ class Check:
     at_most: float | None = None
     target: float | None = None
     tolerance: float | None = None
+    unit: str = "seed"
+    """What the interval counts."""
 
     def __post_init__(self) -> None:
         wanted = [name for name in ("at_least", "at_most", "target") if getattr(self, name) is not None]
@@ -258,7 +262,7 @@ def decided(check: Check, found: Interval) -> Verdict:
             return Verdict("reproduced")
         if high < least or low > most:
             return Verdict("not reproduced")
-    return Verdict("undecided", None if needed is None else max(1, needed - found.n))
+    return Verdict("undecided", None if needed is None else max(1, needed - found.n), check.unit)
 
 
 def seeds_needed(check: Check, found: Interval) -> int | None:

@@ -11,7 +11,7 @@ from assay.card.methods import SHIPPED
 from assay.core import shipped
 from assay.core.run import Record
 from assay.studies.perplexity.field import ASKED
-from assay.studies.perplexity.field_claims import Told, field_claims, told
+from assay.studies.perplexity.field_claims import END, Told, at_end, field_claims, form_of, probe_claims, told
 
 MODEL = "smollm2-135m"
 Change = Callable[[Record], Record]
@@ -51,6 +51,14 @@ def test_the_page_is_what_the_records_say(script: Callable[[str], ModuleType]) -
     assert made.placed(page) == page, "run python docs/methods_perplexity.py"
     methods = {word for model in made.TITLES for preset in made.PROTOCOLS for word in made.measured(model, preset)}
     assert len(methods) >= 20, "of both protocols, at three budgets each"
+
+
+def test_the_table_of_texts_is_what_the_records_say(script: Callable[[str], ModuleType]) -> None:
+    made = script("docs/texts_perplexity.py")
+    page = made.PAGE.read_text(encoding="utf-8")
+    assert made.placed(page) == page, "run python docs/texts_perplexity.py"
+    every = [row for own in made.asked().values() for row in own.values()]
+    assert all(len(made.sums(row, "tokens")[0]) == 24 for row in every), "clusters of each text, each once"
 
 
 def test_no_record_that_ships_names_a_folder_of_some_machine() -> None:
@@ -94,6 +102,36 @@ def test_a_difference_that_holm_does_not_leave_is_undecided(records: list[Record
     assert replace(refuted, p=[0.06] * 3).verdict == "undecided" and refuted.verdict == "does not hold"
 
 
+def test_answers_at_the_end_of_a_text_do_not_decide_a_claim() -> None:
+    """Keeping the latest keys is enough there: with all of them right or none the verdict is the same."""
+    probes = [r for r in shipped.records(SHIPPED) if "probe" in r.run.options["dataset"]]
+
+    def with_the_end(share: float) -> Change:
+        def change(record: Record) -> Record:
+            sums, depths = dict(record.metrics["sums"]), record.metrics["depths"]
+            both = zip(depths, sums["right"], sums["tokens"], strict=True)
+            sums["right"] = [share * n if depth == END else right for depth, right, n in both]
+            return replace(record, metrics={**record.metrics, "sums": sums})
+
+        return change
+
+    claims = probe_claims("methods-prefix", MODEL)
+    none, every = (told(changed(probes, "keydiff", with_the_end(share)), claims) for share in (0.0, 1.0))
+    assert [one.p for one in none] == [one.p for one in every] and all(one.verdict != "no record" for one in none)
+    (few,), (many,) = ([one for one in some if one.claim.claim.startswith("keydiff ")] for some in (none, every))
+    assert few.verdict == many.verdict == "holds"
+    assert at_end(few.judged[0]).mean < -0.9 and at_end(many.judged[0]).mean > 0
+    assert at_end(few.judged[0]).n == 15 and at_end(few.judged[0]).low is None, "too few texts for an interval"
+
+
+def test_rows_say_what_differs_from_the_published_form() -> None:
+    assert form_of("methods", "streaming_llm") == "streaming_llm"
+    assert form_of("methods-prefix", "streaming_llm") == "streaming_llm (absolute positions)"
+    named = {"finch": "absolute positions", "simlayerkv": "k in lazy layers", "expected_attention": "even budgets"}
+    assert all(said in form_of("methods-prefix", name) for name, said in named.items())
+    assert form_of("methods", "cab_v3") == "cab_v3:block_size=8 (causal)"
+
+
 def test_probes_show_the_ceiling_the_floor_and_every_budget(
     script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +154,7 @@ def test_probes_show_the_ceiling_the_floor_and_every_budget(
     rows = [with_share(r, 0.5 if k == 32 else 1.0, method=h2o, budget=budget) for r in seen for k, budget in budgets]
     monkeypatch.setattr(made, "every", lambda: [*dense, *rows])
     page = made.probes(made.TINY, "methods")
-    assert "| method | passkey, 152 / 72 / 32 |" in page
+    assert "| method | passkey, 152 / 72 / 32 | at the end, 152 / 72 / 32 |" in page
     assert "| dense (ceiling) | 1.00" in page and "| dense, answer not in the text (floor) | 0.00" in page
-    assert "| `h2o` | 1.00 / 1.00 / 0.50 |" in page and "| `tova` | - / - / - |" in page
+    assert "| `h2o` | 1.00 / 1.00 / 0.50 | 1.00 / 1.00 / 0.50 |" in page
+    assert "| `tova` | - / - / - | - / - / - |" in page

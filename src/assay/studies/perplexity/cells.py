@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from assay.attention import attention
-from assay.attention.base import Budget, Method, Select
+from assay.attention.base import Budget, Method, Pattern, Select
 from assay.core.grouping import grouped
 from assay.core.run import Record, Status, canonical
 from assay.metrics.bootstrap import ratio, ratio_difference
@@ -27,6 +27,7 @@ EMPTY = (
     "peak_memory_bytes",
 )  # fmt: skip
 """The keys that are null in a cell without a result."""
+TEXT_POSITIONS = "absolute positions"
 
 
 def cells(records: Iterable[Record]) -> list[Row]:
@@ -64,6 +65,18 @@ def method_of(cell: Row) -> Method | None:
     """The method; None where it comes from a plug-in file that this command was not given."""
     spec = cell.options["method"]
     return attention.load(spec) if spec["name"] in attention.names() else None
+
+
+def departures(method: Method | None, positions: str) -> list[str]:
+    """Say what differs from the published form: the method's own words, and positions not counted in the cache."""
+    in_text = isinstance(method, Pattern) and method.published_in_cache and positions == "absolute"
+    return ([method.departure] if method and method.departure else []) + ([TEXT_POSITIONS] if in_text else [])
+
+
+def form(method: Method, positions: str) -> str:
+    """Return the name of a row: the method's, with every departure from its published form."""
+    said = departures(method, positions)
+    return f"{method.label} ({', '.join(said)})" if said else method.label
 
 
 def is_dense(cell: Row) -> bool:

@@ -90,7 +90,9 @@ def _on_each_text(
     what: str, measure: Callable[..., Interval | None], texts: Iterable[str] = tuple(TEXTS), **bound: Any
 ) -> tuple[Check, ...]:
     return tuple(
-        Check(what=f"{what}, paired over {TEXTS[text]}", measure=measure, rows={"dataset": text}, **bound)
+        Check(
+            what=f"{what}, paired over {TEXTS[text]}", measure=measure, rows={"dataset": text}, unit="cluster", **bound
+        )
         for text in texts
     )
 
@@ -187,6 +189,7 @@ CLAIMS = {
                 ),
                 measure=partial(_more_loss, method=curved, than={"block_size": curved["block_size"], **HEAVIEST}),
                 at_most=0,
+                unit="cluster",
             )
             for curved in CURVED
         ),
@@ -234,6 +237,7 @@ CLAIMS = {
                 rows={"dataset": "wikitext-103/test.txt"},
                 target=share,
                 tolerance=0.05,
+                unit="cluster",
             )
             for title, method, share in (("H2O", "h2o", 0.2), ("CAB V4", "cab_v4", 0.15), ("CAB V3", "cab_v3", 0.25))
         ),

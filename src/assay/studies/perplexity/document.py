@@ -17,7 +17,18 @@ from assay.core.run import Record, canonical, finite
 from assay.data.text import KEPT
 from assay.metrics.intervals import Interval
 from assay.report.rows import Row
-from assay.studies.perplexity.cells import after_prefix, budget_of, by_model, cells, hides, is_dense, method_of, result
+from assay.studies.perplexity.cells import (
+    TEXT_POSITIONS,
+    after_prefix,
+    budget_of,
+    by_model,
+    cells,
+    departures,
+    hides,
+    is_dense,
+    method_of,
+    result,
+)
 
 SWEEPS = ("sparsity_sweep", "budget_sweep", "context_length_sweep")
 FIXED = SWEEPS[:2]
@@ -69,10 +80,10 @@ class Sweeps:
         model's own window hides keys that the method keeps."""
         positions, protocol = cell.options["positions"], cell.options["protocol"]
         method, label = method_of(cell), attention.label_of(cell.options["method"])
-        said = [method.departure] if method and method.departure else []
-        in_cache = isinstance(method, Pattern) and method.published_in_cache
-        if positions == "absolute" and (in_cache or (self.positions == "cache" and not is_dense(cell))):
-            said.append("absolute positions")
+        said = departures(method, positions)
+        beside_cache = positions == "absolute" and self.positions == "cache" and not is_dense(cell)
+        if beside_cache and TEXT_POSITIONS not in said:
+            said.append(TEXT_POSITIONS)
         if hidden and isinstance(method, Pattern):
             said.append(method.when_hidden)
         if protocol == "chunked":

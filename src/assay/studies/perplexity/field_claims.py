@@ -4,6 +4,9 @@ Each says that one method loses less than another while it holds as many bytes, 
 gets more of the answers of probes right. The difference is paired over documents, or over the texts of all probes
 (bootstrap), and told after Holm over all differences of a page.
 
+Answers count where what is asked for lies before the end of the text. At its end (a depth of 1) keeping the latest keys
+is enough, as most methods always do: such texts would decide who keeps the end, and `at_end` gives them apart.
+
     told(records, field_claims("methods", "smollm2-135m"))[0].verdict     "holds"
 """
 
@@ -12,17 +15,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from assay.attention import attention
 from assay.core.errors import UserError
 from assay.core.run import Record, canonical
 from assay.metrics.bootstrap import ratio_difference, ratio_difference_p
 from assay.metrics.intervals import SIGNIFICANT, Interval, holm
 from assay.report.claims import Check, Claim, Judged, Verdict, by_identity, has_options, judge
+from assay.studies.perplexity.cells import form
 from assay.studies.perplexity.claims import CLUSTERS, EQUAL, EXEMPT, clusters_of
 from assay.studies.perplexity.field import ASKED, FIELDS
+from assay.studies.perplexity.perplexity import counts_in_cache
 
 ONLINE, PREFIX = "methods", "methods-prefix"
-TEXTS = 25
-"""Of one probe: five at each of five depths."""
+END = 1.0
+"""The depth of an answer that is the last sentence before the question."""
+TEXTS = 20
+"""Of one probe, before the end: five at each of four depths."""
 PUBLISHED = {
     ONLINE: (
         ("streaming_llm", "window", "Xiao et al. 2024, arXiv 2309.17453"),
@@ -46,7 +54,8 @@ def field_claims(preset: str, model: str) -> list[Claim]:
             preset,
             model,
             source,
-            f"{method} loses less than {than} while it holds as many bytes, at every budget ({model}, {preset}).",
+            f"{form_of(preset, method)} loses less than {form_of(preset, than)} while it holds as many bytes, at every "
+            f"budget ({model}, {preset}).",
             f"nats per token that {method} loses more than {than} at k={{}}, over {CLUSTERS} documents",
             partial(more_loss, method=method, than=than),
             at_most=0,
@@ -56,15 +65,16 @@ def field_claims(preset: str, model: str) -> list[Claim]:
 
 
 def probe_claims(preset: str, model: str) -> list[Claim]:
-    """Return the claims about the answers of probes under one protocol: that the same methods help there."""
+    """Return the claims about the answers of probes under one protocol: that the same methods help where what is asked
+    for does not lie at the end."""
     probes = len(FIELDS[f"{preset}-probes"]["probes"])
     return [
         _claim(
             preset,
             model,
             source,
-            f"{method} gets more tokens of the answers right than {than} while it holds as many bytes, at every budget "
-            f"({model}, {preset}, {probes} probes together).",
+            f"{form_of(preset, method)} gets more tokens of the answers right than {form_of(preset, than)} while it "
+            f"holds as many bytes, at every budget ({model}, {preset}, {probes} probes together, depths below 1).",
             f"share of the answers' tokens that {method} has right more than {than} at k={{}}",
             partial(more_right, method=method, than=than, texts=TEXTS * probes),
             {"dataset.floor": False},
@@ -72,6 +82,13 @@ def probe_claims(preset: str, model: str) -> list[Claim]:
         )
         for method, than, source in PUBLISHED[preset]
     ]
+
+
+def form_of(preset: str, name: str) -> str:
+    """Return a method's name as its rows have it, with what differs from its published form under a protocol."""
+    (method,) = (each for word in ASKED[preset]["methods"] if (each := attention.parse(word)).name == name)
+    positions = ASKED[preset].get("positions", "absolute") if counts_in_cache(method) else "absolute"
+    return form(method, positions)
 
 
 def _claim(
@@ -94,7 +111,9 @@ def _claim(
         options={"model": model},
         exempt=EXEMPT,
         checks=tuple(
-            Check(what=what.format(slots), measure=measure, rows={"budget.slots": slots, **rows}, **limit)
+            Check(
+                what=what.format(slots), measure=measure, rows={"budget.slots": slots, **rows}, unit="cluster", **limit
+            )
             for slots in ASKED[preset]["budgets"]
         ),
     )
@@ -111,8 +130,8 @@ def more_loss(records: Sequence[Record], *, method: str, than: str) -> Interval:
 
 
 def more_right(records: Sequence[Record], *, method: str, than: str, texts: int) -> Interval:
-    """Return the share of the tokens of all answers that a method has right more than another. Raises UserError where
-    they do not hold as many bytes, to 2 %, or did not read all texts of every probe."""
+    """Return the share of the tokens of all answers before the end that a method has right more than another. Raises
+    UserError where they do not hold as many bytes, to 2 %, or did not read all texts of every probe."""
     one, other = answers_of(records, method), answers_of(records, than)
     if len(one[0]) != texts or len(other[0]) != texts:
         raise UserError(f"{method} and {than} were asked {len(one[0])} and {len(other[0])} of {texts} texts")
@@ -120,18 +139,30 @@ def more_right(records: Sequence[Record], *, method: str, than: str, texts: int)
     return ratio_difference(*one, *other)
 
 
-def answers_of(records: Sequence[Record], method: str) -> tuple[list[float], list[float]]:
-    """Return the right tokens and all tokens of each answer that a method was asked for, in one order of probes and
-    texts."""
+def answers_of(records: Sequence[Record], method: str, *, at_end: bool = False) -> tuple[list[float], list[float]]:
+    """Return the right tokens and all tokens of each answer that a method was asked for, before the end of the text or
+    at it, in one order of probes and texts."""
     found = sorted(
         (str(record.run.options["dataset"]["name"]), number, right, tokens)
         for record in records
         if has_options(record.run, {"method": method})
-        for number, right, tokens in zip(
-            record.metrics["clusters"], *(record.metrics["sums"][key] for key in ("right", "tokens")), strict=True
+        for number, depth, right, tokens in zip(
+            *(record.metrics[key] for key in ("clusters", "depths")),
+            *(record.metrics["sums"][key] for key in ("right", "tokens")),
+            strict=True,
         )
+        if (depth == END) == at_end
     )
     return [right for *_, right, _ in found], [tokens for *_, tokens in found]
+
+
+def at_end(judged: Judged) -> Interval:
+    """Return the difference that a claim about answers is about, where the answer lies at the end of the text: of too
+    few texts for an interval."""
+    method, than = _names(judged.check)
+    return ratio_difference(
+        *answers_of(judged.records, method, at_end=True), *answers_of(judged.records, than, at_end=True)
+    )
 
 
 def _as_many_bytes(records: Sequence[Record], method: str, than: str) -> None:

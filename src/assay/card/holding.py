@@ -1,0 +1,41 @@
+"""How much a mixer holds: of a question about recall at several sizes, the pairs it still recalls and their bits.
+
+capacity (recall): learned with 5 of 5 seeds; 90 % right up to 57 [41, 80] pairs; 412 ±30 bits, 0.19 per byte of state
+"""
+
+from assay.card.battery import Answer
+from assay.metrics.intervals import Interval, student_t
+from assay.studies.icl.k90 import LEARNED, capacity_interval
+from assay.studies.icl.learning import bits_of, curve
+from assay.studies.icl.report import BYTES
+
+
+def bits(answer: Answer) -> Interval | None:
+    """The bits that say which value belongs to which key, at the size where they are most; of the seeds that learned
+    the smallest size, None without one."""
+    found = [bits_of(run, beyond=True) for run in answer.by_sizes if curve(run)[0] >= LEARNED]
+    return student_t(found) if found else None
+
+
+def per_byte(answer: Answer) -> float | None:
+    """Those bits over the bytes of state."""
+    held, state = bits(answer), BYTES * answer.sizes.get("state_scalars", 0)
+    return held.mean / state if held and state else None
+
+
+def told(answer: Answer, *field: Answer) -> str:
+    """Say it in a line, with the field's bits per byte beside it; nothing of other questions."""
+    if not answer.by_sizes:
+        return ""
+    curves = [curve(run) for run in answer.by_sizes]
+    learned = [each for each in curves if each[0] >= LEARNED]
+    said = f"capacity ({answer.question.name}): learned with {len(learned)} of {len(curves)} seeds"
+    held, share = bits(answer), per_byte(answer)
+    if held is None or share is None:
+        return said
+    sizes = sorted(map(int, answer.by_sizes[0].metrics["by_size"]))
+    half = f" ±{(held.high - held.low) / 2:.0f}" if held.high is not None and held.low is not None else ""
+    theirs = [found for each in field if (found := per_byte(each)) is not None]
+    among = f" (the field's {min(theirs):.2g} to {max(theirs):.2g})" if theirs else ""
+    pairs = f"90 % right up to {capacity_interval(sizes, learned)} pairs"
+    return f"{said}; {pairs}; {held.mean:.0f}{half} bits, {share:.2g} per byte of state{among}"
