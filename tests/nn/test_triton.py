@@ -15,8 +15,11 @@ from triton_device import DEVICE, INTERPRETED, needs_triton, worst
 
 pytestmark = needs_triton
 KINDS = ["decay per head", "decay per channel", "delta", "delta, decay per head", "delta, decay per channel", "general"]
-SIZES = [(2, 2, 16, 16, 16), (2, 2, 100, 24, 40), (3, 4, 256, 64, 64), (1, 2, 500, 128, 128)]
-"""Sequences, heads, tokens, channels of a key and of a value."""
+SIZES = [
+    *((2, 2, 16, 16, 16), (2, 2, 100, 24, 40), (3, 4, 256, 64, 64), (1, 2, 500, 128, 128)),
+    *((64, 2, 100, 16, 64), (64, 2, 100, 32, 32), (64, 2, 128, 32, 64), (64, 2, 100, 64, 32), (64, 2, 128, 128, 64)),
+]
+"""Sequences, heads, tokens, channels of a key and of a value: tiles of every width, few sequences and many."""
 EXACT, TF32, BF16 = 2e-5, 5e-3, 1e-2
 """Norm of the error over the norm of what is wanted."""
 

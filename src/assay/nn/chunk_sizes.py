@@ -1,4 +1,8 @@
-"""What the launches of the chunked recurrences share: precision, the cut of value channels, a bank's models."""
+"""What the launches of the chunked recurrences share: precision, the cut of value channels, a bank's models.
+
+Their products do without Hopper's asynchronous instructions: where one product feeds another, Triton 3.4 to 3.7 makes
+wrong slopes of those, and in some shapes an illegal access of memory (flash-linear-attention's issues 640 and 984).
+"""
 
 import os
 from collections.abc import Sequence
@@ -12,6 +16,7 @@ from torch.autograd import Function
 from assay.core.errors import UserError
 from assay.nn.scan import Scanned, Start
 
+os.environ.setdefault("DISABLE_MMA_V3", "1")  # Triton reads it whenever it compiles
 BUSY = 128
 """Programs that keep a GPU busy."""
 BF16 = True
