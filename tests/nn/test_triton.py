@@ -1,6 +1,7 @@
 """The Triton kernels of the recurrences against the plain loops in float64, gradients included. They need a GPU, or
 Triton's interpreter."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -84,6 +85,18 @@ def test_agrees_with_the_loop(kind: str, size: tuple[int, ...]) -> None:
     narrow = [x.bfloat16() for x in tensors[:3]]
     wanted = answers(kind, [x.double() for x in (*narrow, *tensors[3:])], scan, "loop")
     assert worst(answers(kind, [*narrow, *tensors[3:]], triton, "scan"), wanted) < BF16
+
+
+@pytest.mark.parametrize("kind", ["decay per head", "delta", "general"])
+def test_hopper_s_asynchronous_products_stay_off_in_an_environment_that_was_restored(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `environment_kept` restores it after every plan: in one process the kernels of the next plan were wrong."""
+    from assay.nn import triton
+
+    monkeypatch.delenv("DISABLE_MMA_V3", raising=False)
+    answers(kind, drawn(kind, (1, 1, 16, 16, 16)), triton, "scan")
+    assert os.environ["DISABLE_MMA_V3"] == "1"
 
 
 @pytest.mark.parametrize("kind", ["decay per head", "decay per channel", "delta, decay per channel", "general"])

@@ -1,8 +1,4 @@
-"""What the launches of the chunked recurrences share: precision, the cut of value channels, a bank's models.
-
-Their products do without Hopper's asynchronous instructions: where one product feeds another, Triton 3.4 to 3.7 makes
-wrong slopes of those, and in some shapes an illegal access of memory (flash-linear-attention's issues 640 and 984).
-"""
+"""What the launches of the chunked recurrences share: precision, the cut of value channels, a bank's models."""
 
 import os
 from collections.abc import Sequence
@@ -16,7 +12,6 @@ from torch.autograd import Function
 from assay.core.errors import UserError
 from assay.nn.scan import Scanned, Start
 
-os.environ.setdefault("DISABLE_MMA_V3", "1")  # Triton reads it whenever it compiles
 BUSY = 128
 """Programs that keep a GPU busy."""
 BF16 = True
@@ -28,13 +23,22 @@ LARGEST_KEY = 128
 def products(q: Tensor) -> str:
     """Return how kernels multiply: what comes in bf16 as bf16, the rest as `single_products` says."""
     if BF16 and q.dtype == torch.bfloat16:
+        wait_for_products()
         return "rounded" if os.environ.get("TRITON_INTERPRET") == "1" else "bf16"
     return single_products(q)
 
 
 def single_products(q: Tensor) -> str:
     """Return how Triton multiplies float32: three products of TF32, near float32, where the run asks for that."""
+    wait_for_products()
     return "tf32x3" if q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def wait_for_products() -> None:
+    """Let Triton compile products without Hopper's asynchronous instructions: where one product feeds another, Triton
+    3.4 to 3.7 makes wrong slopes of those, and in some shapes an illegal access of memory (flash-linear-attention's
+    issues 640 and 984). Triton reads the variable whenever it compiles, and `environment_kept` takes it back."""
+    os.environ.setdefault("DISABLE_MMA_V3", "1")
 
 
 def kept_in(dot: str) -> torch.dtype:
