@@ -2,7 +2,9 @@
 
 import os
 from importlib.util import find_spec
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +15,25 @@ INTERPRETED = DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and 
 needs_triton = pytest.mark.skipif(
     not (INTERPRETED or has_kernels(torch.device(DEVICE))), reason="needs CUDA and Triton, or Triton's interpreter"
 )
+
+
+def round_to_bf16() -> None:
+    """Let the interpreter round float32 to the nearest bf16, as a GPU does: by itself it cuts the digits off."""
+    from triton.runtime import interpreter
+
+    cut = interpreter._convert_float
+
+    def convert(x: Any, source: Any, target: Any, mode: Any) -> Any:
+        if (str(source), str(target)) != ("fp32", "bf16"):
+            return cut(x, source, target, mode)
+        bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32).astype(np.uint64)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+    interpreter._convert_float = convert
+
+
+if INTERPRETED:
+    round_to_bf16()
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """The Triton kernels of the recurrences against the plain loops in float64, gradients included. They need a GPU, or
 Triton's interpreter."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -15,8 +16,11 @@ from triton_device import DEVICE, INTERPRETED, needs_triton, worst
 
 pytestmark = needs_triton
 KINDS = ["decay per head", "decay per channel", "delta", "delta, decay per head", "delta, decay per channel", "general"]
-SIZES = [(2, 2, 16, 16, 16), (2, 2, 100, 24, 40), (3, 4, 256, 64, 64), (1, 2, 500, 128, 128)]
-"""Sequences, heads, tokens, channels of a key and of a value."""
+SIZES = [
+    *((2, 2, 16, 16, 16), (2, 2, 100, 24, 40), (3, 4, 256, 64, 64), (1, 2, 500, 128, 128)),
+    *((64, 2, 100, 16, 64), (64, 2, 100, 32, 32), (64, 2, 128, 32, 64), (64, 2, 100, 64, 32), (64, 2, 128, 128, 64)),
+]
+"""Sequences, heads, tokens, channels of a key and of a value: tiles of every width, few sequences and many."""
 EXACT, TF32, BF16 = 2e-5, 5e-3, 1e-2
 """Norm of the error over the norm of what is wanted."""
 
@@ -83,6 +87,18 @@ def test_agrees_with_the_loop(kind: str, size: tuple[int, ...]) -> None:
     assert worst(answers(kind, [*narrow, *tensors[3:]], triton, "scan"), wanted) < BF16
 
 
+@pytest.mark.parametrize("kind", ["decay per head", "delta", "general"])
+def test_hopper_s_asynchronous_products_stay_off_in_an_environment_that_was_restored(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `environment_kept` restores it after every plan: in one process the kernels of the next plan were wrong."""
+    from assay.nn import triton
+
+    monkeypatch.delenv("DISABLE_MMA_V3", raising=False)
+    answers(kind, drawn(kind, (1, 1, 16, 16, 16)), triton, "scan")
+    assert os.environ["DISABLE_MMA_V3"] == "1"
+
+
 @pytest.mark.parametrize("kind", ["decay per head", "decay per channel", "delta, decay per channel", "general"])
 def test_strong_decays_keep_their_digits(kind: str) -> None:
     from assay.nn import triton
@@ -122,6 +138,32 @@ def test_keys_shared_by_the_heads() -> None:
     tensors = drawn("decay per head", (2, 4, 70, 16, 16), heads_of_keys=1)
     wanted = answers("decay per head", [x.double() for x in tensors], scan, "loop")
     assert worst(answers("decay per head", tensors, triton, "scan"), wanted) < EXACT
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_strengths_of_writing_and_a_share_of_values(dtype: torch.dtype) -> None:
+    """As Mamba-2 has them: keys shared by the heads, a strength per head and token, and D v added to the outputs."""
+    from assay.nn.outer import outer_scan
+
+    q, k, v, log_decay, _ = drawn("decay per head", (2, 4, 70, 16, 32), heads_of_keys=1)
+    rng = torch.Generator(DEVICE).manual_seed(2)
+    strength, skip = (softplus(torch.randn(shape, generator=rng, device=DEVICE)) for shape in (v.shape[:3], (4,)))
+    given = [*(x.to(dtype) for x in (q, k, v)), log_decay, strength, skip]
+    pull = torch.randn(v.shape, generator=rng, device=DEVICE)
+
+    def kernels(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, strength: Tensor, skip: Tensor) -> Tensor:
+        return outer_scan(q, k, v, log_decay, strength=strength, skip=skip)[0]
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, strength: Tensor, skip: Tensor) -> Tensor:
+        return scan.outer_loop(q, strength[..., None] * k, v, log_decay)[0] + skip[:, None, None] * v
+
+    def found(run: Callable[..., Tensor], tensors: list[Tensor]) -> list[Tensor]:
+        tensors = [x.detach().requires_grad_() for x in tensors]
+        o = run(*tensors)
+        return [o, *torch.autograd.grad((o * pull).sum(), tensors)]
+
+    wanted = found(plain, [x.double() for x in given])
+    assert worst(found(kernels, given), wanted) < (EXACT if dtype == torch.float32 else BF16)
 
 
 @pytest.mark.parametrize("kind", ["decay per channel", "delta, decay per head", "general"])

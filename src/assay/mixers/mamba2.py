@@ -31,7 +31,7 @@ from assay.mixers.base import InnerConvolution, MixerModule
 from assay.nn.attention import head_dim
 from assay.nn.axes import Read, Token, Tokens
 from assay.nn.convolution import short_convolution
-from assay.nn.fused import ALIGNED, Part, Plan, fused, head_kernels, state_space_kernels
+from assay.nn.fused import ALIGNED, Part, Plan, fused, head_kernels, scan_kernels, state_space_kernels
 from assay.nn.norm import LAYER_EPS, Norm, precision
 from assay.nn.recurrence import SelectiveDecay
 from assay.nn.scan import MatrixState, outer_loop, outer_scan
@@ -110,7 +110,7 @@ class StateSpace(MixerModule):
         return self._read(o, u, z).squeeze(1), (seen, memory)
 
     def _fused(self, x: Tokens) -> Tokens:
-        """Return the same by kernels. dt stands beside B here, which has fewer channels than u."""
+        """Return the same by kernels: that of the scan takes dt and D too."""
         width, own = self.heads * self.state_shape[2], sum(self.sizes)
         gate, written = self.project.weight.split([self.project.out_features - own, own])
         missing = -(own + self.heads) % ALIGNED
@@ -120,9 +120,9 @@ class StateSpace(MixerModule):
         plan = Plan((Part(0, self.heads, self.state_shape[2]), *shared), swish=True)
         u, b, c, rest = head_kernels.heads(projected, self.convolution.weight, self.convolution.bias, None, plan)
         dt, log_decay = self.decay(rest[..., : self.heads])
-        o, _ = outer_scan(c, (dt[..., None] * b).to(b.dtype), u, log_decay)
+        o, _ = scan_kernels.outer_scan(c, b, u, log_decay, strength=dt, skip=self.skip)
         read = state_space_kernels.gate_then_norm(
-            o, u, linear(x, gate), self.skip, self.norm.weight, eps=LAYER_EPS, dtype=precision(self.norm.weight)
+            o, linear(x, gate), self.norm.weight, eps=LAYER_EPS, dtype=precision(self.norm.weight)
         )
         return self.out(read)
 

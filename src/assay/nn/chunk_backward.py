@@ -1,4 +1,4 @@
-"""Triton kernels of the chunked recurrences, backward: the slopes of what chunk_forward.py computes.
+"""Triton kernels of the delta rule, backward: the slopes of what chunk_forward.py computes.
 
 Only `carry_back` goes from chunk to chunk, last to first. `dk` is the number of key channels, as elsewhere; slopes of
 keys are named for what a key does: `d_erasing` where it reads the state before it is written, `d_right` where it is
@@ -8,59 +8,74 @@ written under.
 import triton
 import triton.language as tl
 
-from assay.nn.chunk_blocks import below, columns, put, put_columns, scores, sum_at, sums, tile, to_both
+from assay.nn.chunk_blocks import (
+    above,
+    against_state,
+    below,
+    columns,
+    dot,
+    put,
+    put_columns,
+    scores_across,
+    square_across,
+    stored,
+    sum_at,
+    sums,
+    tile,
+    to_left,
+    to_right,
+    weights_across,
+    weights_of,
+)
 from assay.nn.chunk_forward import LENGTHS
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_writes(q, k, g, d_o, du, d_states, time, chunks, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
-                     DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, CARRIED: tl.constexpr,
-                     DOT: tl.constexpr):  # fmt: skip
-    """du_j = sum_i ((q_i E_ij) . k_j) do_i; CARRIED adds (k_j e^(G_end - G_j)) dS."""
+def slopes_of_writes(q, k, g, d_o, du, time, chunks, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
+                     DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """du_j = sum_i ((q_i E_ij) . k_j) do_i, as far as outputs of its chunk pull."""
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at = chunk * CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     queries = tile(q + head * time * dk, at, time, dk, CHUNK, DK)
     keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
-    own = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
-    slope = columns(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV)
-    found = tl.dot(tl.trans(own), slope, input_precision=DOT)
-    if CARRIED:
-        end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
-        keys *= tl.exp(end - sums(g, at, dk, CHUNK, DK, CHANNEL))
-        after = columns(d_states + (head * (chunks + 1) + chunk + 1) * dk * dv, 0, dk, dv, v0, DK, BV)
-        found += tl.dot(keys, after, input_precision=DOT)
+    met = scores_across(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    slope = stored(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV)
+    found = dot(tl.where(above(CHUNK, False), met, 0.0), slope, DOT)
     put_columns(du + head * time * dv, found, at, time, dv, v0, CHUNK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def carry_back(q, k, g, erased, d_o, du, d_states, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
-               BV: tl.constexpr, CHANNEL: tl.constexpr, DELTA: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """From the last chunk to the first: d_states[chunks] is given, d_states[n] is that of the state before chunk n.
-    Under the delta rule du gets its part from the state after its chunk."""
+def carry_back(q, k, g, erased, d_o, du, d_states, given, first, time, chunks, dk, dv, CHUNK: tl.constexpr,
+               DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, GIVEN: tl.constexpr,
+               DOT: tl.constexpr):  # fmt: skip
+    """From the last chunk to the first: d_states[n] is the slope of the state after chunk n, `first` that of the state
+    before all. GIVEN: it begins with that slope, not with zeros. du gets its part from the state after its chunk."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    d_states += head * (chunks + 1) * dk * dv
+    d_states += head * chunks * dk * dv
     q += head * time * dk
     k += head * time * dk
     erased += head * time * dk
     d_o += head * time * dv
     du += head * time * dv
-    slope = columns(d_states + chunks * dk * dv, 0, dk, dv, v0, DK, BV)
+    slope = tl.zeros((DK, BV), dtype=tl.float32)
+    if GIVEN:
+        slope = columns(given + head * dk * dv, 0, dk, dv, v0, DK, BV)
     for back in range(chunks):
         chunk = chunks - 1 - back
+        put_columns(d_states + chunk * dk * dv, slope, 0, dk, dv, v0, DK, BV)
         at = chunk * CHUNK
         end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
         own = sums(g, at, dk, CHUNK, DK, CHANNEL)
         since = tile(q, at, time, dk, CHUNK, DK) * tl.exp(own)
-        before = tl.dot(tl.trans(since), columns(d_o, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
-        if DELTA:
-            keys = tile(k, at, time, dk, CHUNK, DK) * tl.exp(end - own)
-            written = columns(du, at, time, dv, v0, CHUNK, BV) + tl.dot(keys, slope, input_precision=DOT)
-            put_columns(du, written, at, time, dv, v0, CHUNK, BV)
-            before -= tl.dot(tl.trans(tile(erased, at, time, dk, CHUNK, DK)), written, input_precision=DOT)
+        before = dot(tl.trans(since), stored(d_o, at, time, dv, v0, CHUNK, BV), DOT)
+        keys = tile(k, at, time, dk, CHUNK, DK) * tl.exp(end - own)
+        written = columns(du, at, time, dv, v0, CHUNK, BV) + dot(keys, slope, DOT)
+        put_columns(du, written, at, time, dv, v0, CHUNK, BV)
+        before -= dot(tl.trans(stored(erased, at, time, dk, 0, CHUNK, DK)), written, DOT)
         slope = tl.trans(tl.exp(end)) * slope + before
-        put_columns(d_states + chunk * dk * dv, slope, 0, dk, dv, v0, DK, BV)
+    put_columns(first + head * dk * dv, slope, 0, dk, dv, v0, DK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -74,16 +89,18 @@ def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks,
     keys_at = head * time * dk
     u += head * time * dv
     d_o += head * time * dv
-    before = (head * (chunks + 1) + chunk) * dk * dv
-    weights = tl.where(below(CHUNK, False), over_values(d_o, u, at, time, dv, CHUNK, BV, DOT), 0.0)
-    queries, keys = tile(q + keys_at, at, time, dk, CHUNK, DK), tile(k + keys_at, at, time, dk, CHUNK, DK)
-    d_queries, d_keys = to_both(weights, queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    states += (head * (chunks + 1) + chunk) * dk * dv
+    d_states += (head * chunks + chunk) * dk * dv
     own = sums(g, at, dk, CHUNK, DK, CHANNEL)
-    end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
-    d_queries += tl.exp(own) * against_state(d_o, states + before, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    d_keys += tl.exp(end - own) * against_state(u, d_states + before + dk * dv, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    put(dq + keys_at, d_queries, at, time, dk, CHUNK, DK)
-    put(d_right + keys_at, d_keys, at, time, dk, CHUNK, DK)
+    weights = weights_of(d_o, u, at, time, dv, CHUNK, BV, False, DOT)
+    slope = to_left(weights, tile(k + keys_at, at, time, dk, CHUNK, DK), g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    slope += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(dq + keys_at, slope, at, time, dk, CHUNK, DK)
+    across = weights_across(d_o, u, at, time, dv, CHUNK, BV, False, DOT)
+    slope = to_right(across, tile(q + keys_at, at, time, dk, CHUNK, DK), g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL) - own)
+    slope += until * against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(d_right + keys_at, slope, at, time, dk, CHUNK, DK)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -98,17 +115,17 @@ def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasi
     keys_at, values_at = head * time * dk, head * time * dv
     matrix = (head * chunks + chunk) * CHUNK * CHUNK
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)
-    back = tl.trans(tile(t + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK))
+    back = tl.trans(stored(t + matrix, 0, CHUNK, CHUNK, 0, CHUNK, CHUNK))
     before = states + (head * (chunks + 1) + chunk) * dk * dv
-    d_keys = tl.dot(back, -against_state(du, before, at, time, dk, dv, CHUNK, DK, BV, DOT), input_precision=DOT)
-    slope = -tl.dot(d_keys, tl.trans(tile(erased + keys_at, at, time, dk, CHUNK, DK)), input_precision=DOT)
+    d_keys = dot(back, -against_state(du, before, at, time, dk, dv, CHUNK, DK, BV, DOT), DOT)
+    slope = -dot(d_keys, tl.trans(stored(erased + keys_at, at, time, dk, 0, CHUNK, DK)), DOT)
     own = tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
     strength = tl.sum(d_keys * tile(k + keys_at, at, time, dk, CHUNK, DK) * own, axis=1)
     put(d_erasing + keys_at, b[:, None] * own * d_keys, at, time, dk, CHUNK, DK)
     for v0 in range(0, dv, BV):
-        d_values = tl.dot(back, columns(du, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
-        solved = columns(fresh + values_at, at, time, dv, v0, CHUNK, BV)
-        slope -= tl.dot(d_values, tl.trans(solved), input_precision=DOT)
+        d_values = dot(back, stored(du, at, time, dv, v0, CHUNK, BV), DOT)
+        solved = stored(fresh + values_at, at, time, dv, v0, CHUNK, BV)
+        slope -= dot(d_values, tl.trans(solved), DOT)
         strength += tl.sum(d_values * columns(v + values_at, at, time, dv, v0, CHUNK, BV), axis=1)
         put_columns(d_v + values_at, b[:, None] * d_values, at, time, dv, v0, CHUNK, BV)
     slope = tl.where(below(CHUNK, True), slope, 0.0)
@@ -128,9 +145,11 @@ def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, d_k, time, c
     k += head * time * dk
     strengths, keys_at = d_beta + head * time + rows, head * time * dk
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
-    slope = tile(d_a + (head * chunks + chunk) * CHUNK * CHUNK, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    d_a += (head * chunks + chunk) * CHUNK * CHUNK
+    slope = tile(d_a, 0, CHUNK, CHUNK, CHUNK, CHUNK)
     keys = tile(k, at, time, dk, CHUNK, DK)
-    left, right = to_both(slope, b * keys, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    left = to_left(slope, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    right = to_right(square_across(d_a, CHUNK), b * keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
     strength = tl.sum(left * keys, axis=1) + tl.load(strengths, mask=rows < time, other=0.0)
     tl.store(strengths, strength, mask=rows < time)
     left = b * left + tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)
@@ -144,8 +163,7 @@ def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, d_k, time, c
 
 @triton.jit(do_not_specialize=LENGTHS)
 def slopes_of_decay(q, k, g, dq, d_erasing, d_right, states, d_states, d_log, d_q, d_k, time, chunks, dk, dv,
-                    CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
-                    DELTA: tl.constexpr):  # fmt: skip
+                    CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr):  # fmt: skip
     """G stands beside q and k alone, as q e^G and k e^-G, so its slope is q dq + k d_erasing - k d_right, and that of
     the chunk's end what the state after it receives. A log decay gets the sum of those from its own token on. d_q
     and d_k get the slopes of q and k in their dtype."""
@@ -155,42 +173,19 @@ def slopes_of_decay(q, k, g, dq, d_erasing, d_right, states, d_states, d_log, d_
     keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
     queries = tile(dq + keys_at, at, time, dk, CHUNK, DK)
     right = tile(d_right + keys_at, at, time, dk, CHUNK, DK)
-    slope = tile(q + keys_at, at, time, dk, CHUNK, DK) * queries - keys * right
-    if DELTA:
-        erasing = tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)
-        slope += keys * erasing
-        right += erasing
+    erasing = tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)
+    slope = tile(q + keys_at, at, time, dk, CHUNK, DK) * queries + keys * (erasing - right)
     put(d_q + keys_at, queries, at, time, dk, CHUNK, DK)
-    put(d_k + keys_at, right, at, time, dk, CHUNK, DK)
-    after = (head * (chunks + 1) + chunk + 1) * dk * dv
+    put(d_k + keys_at, right + erasing, at, time, dk, CHUNK, DK)
+    states += (head * (chunks + 1) + chunk + 1) * dk * dv
+    d_states += (head * chunks + chunk) * dk * dv
     end = tl.zeros((DK,), dtype=tl.float32)
     for v0 in range(0, dv, BV):
-        state = columns(states + after, 0, dk, dv, v0, DK, BV)
-        end += tl.sum(state * columns(d_states + after, 0, dk, dv, v0, DK, BV), axis=1)
+        state = columns(states, 0, dk, dv, v0, DK, BV)
+        end += tl.sum(state * columns(d_states, 0, dk, dv, v0, DK, BV), axis=1)
     if CHANNEL:
         put(d_log + keys_at, tl.cumsum(slope, axis=0, reverse=True) + end[None, :], at, time, dk, CHUNK, DK)
     else:
         found = tl.cumsum(tl.sum(slope, axis=1), axis=0, reverse=True) + tl.sum(end)
         rows = at + tl.arange(0, CHUNK)
         tl.store(d_log + head * time + rows, found, mask=rows < time)
-
-
-@triton.jit
-def over_values(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):
-    """Return x_i . y_j over all value channels, for the rows of a chunk."""
-    found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
-    for v0 in range(0, dv, BV):
-        y_block = columns(y, at, time, dv, v0, ROWS, BV)
-        found += tl.dot(columns(x, at, time, dv, v0, ROWS, BV), tl.trans(y_block), input_precision=DOT)
-    return found
-
-
-@triton.jit
-def against_state(x, states, at, time, dk, dv, ROWS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
-                  DOT: tl.constexpr):  # fmt: skip
-    """Return x S^T, (ROWS, DK)."""
-    found = tl.zeros((ROWS, DK), dtype=tl.float32)
-    for v0 in range(0, dv, BV):
-        state = columns(states, 0, dk, dv, v0, DK, BV)
-        found += tl.dot(columns(x, at, time, dv, v0, ROWS, BV), tl.trans(state), input_precision=DOT)
-    return found

@@ -14,11 +14,29 @@ import triton.language as tl
 
 
 @triton.jit
+def dot(x, y, DOT: tl.constexpr):
+    """Return x y in float32. DOT is how Triton multiplies float32, or "bf16": both are rounded to that first;
+    "rounded" is the same for the interpreter, which multiplies no bf16."""
+    if DOT == "bf16":
+        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
+    elif DOT == "rounded":
+        return tl.dot(x.to(tl.bfloat16).to(tl.float32), y.to(tl.bfloat16).to(tl.float32), input_precision="ieee")
+    else:
+        return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=DOT)
+
+
+@triton.jit
 def tile(x, row, time, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Load rows row.. of a (time, d) matrix in float32, zeros outside it."""
     rows, columns = row + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (rows < time)[:, None] & (columns < d)[None, :]
     return tl.load(x + rows[:, None] * d + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def square_across(x, ROWS: tl.constexpr):
+    """Load the transpose of a (ROWS, ROWS) matrix in float32."""
+    return tl.load(x + tl.arange(0, ROWS)[:, None] + tl.arange(0, ROWS)[None, :] * ROWS).to(tl.float32)
 
 
 @triton.jit
@@ -30,10 +48,16 @@ def put(x, values, row, time, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def columns(x, row, time, dv, v0, ROWS: tl.constexpr, BV: tl.constexpr):
-    """Load rows of a (time, dv) matrix, BV columns from v0 on."""
+    """Load rows of a (time, dv) matrix in float32, BV columns from v0 on."""
+    return stored(x, row, time, dv, v0, ROWS, BV).to(tl.float32)
+
+
+@triton.jit
+def stored(x, row, time, dv, v0, ROWS: tl.constexpr, BV: tl.constexpr):
+    """Load `columns` in the dtype of x, for what only products read: bf16 goes to them as it lies in memory."""
     rows, at = row + tl.arange(0, ROWS), v0 + tl.arange(0, BV)
     inside = (rows < time)[:, None] & (at < dv)[None, :]
-    return tl.load(x + rows[:, None] * dv + at[None, :], mask=inside, other=0.0).to(tl.float32)
+    return tl.load(x + rows[:, None] * dv + at[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
@@ -81,6 +105,13 @@ def below(rows: tl.constexpr, strict: tl.constexpr):
 
 
 @triton.jit
+def above(rows: tl.constexpr, strict: tl.constexpr):
+    """Return where j >= i, or j > i: the transpose of `below`."""
+    i, j = tl.arange(0, rows)[:, None], tl.arange(0, rows)[None, :]
+    return (i < j) if strict else (i <= j)
+
+
+@triton.jit
 def to_seam(g, own, at, dk, level, ROWS: tl.constexpr, DK: tl.constexpr):
     """Return e^-|G_i - G_s|, s the last row of the early half of i's block of 2^(level + 1) rows: `own` is G_i."""
     start = (tl.arange(0, ROWS) >> (level + 1)) << (level + 1)
@@ -122,28 +153,50 @@ def merged_scores(x, y, since, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.co
     for level in range(LEVELS):
         late = halves(x * to_seam(g, since, at, dk, level, ROWS, DK), level, True, ROWS)
         early = halves(y * to_seam(g, own, at, dk, level, ROWS, DK), level, False, ROWS)
-        found += in_block(tl.dot(late, tl.trans(early), input_precision=DOT), level, ROWS)
+        found += in_block(dot(late, tl.trans(early), DOT), level, ROWS)
     return found
 
 
 @triton.jit
-def merged_slopes(weights, x, y, since, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
-                  BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Return sum_j weights_ij E_ij y_j and sum_i weights_ij E_ij x_i: the slopes of `merged_scores` in x and in y. No
-    weight stands above the diagonal, or BEFORE on it."""
-    if BEFORE:
-        dx, dy = tl.zeros((ROWS, DK), dtype=tl.float32), tl.zeros((ROWS, DK), dtype=tl.float32)
-    else:
-        alone = on_diagonal(weights, ROWS)
-        dx, dy = alone * y, alone * x
+def merged_scores_across(x, y, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+                         DOT: tl.constexpr):  # fmt: skip
+    """Return the transpose of `merged_scores`, of what reads the state after its own token."""
+    i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
+    found = tl.where(i == j, tl.sum(x * y, axis=1)[:, None], 0.0)
     for level in range(LEVELS):
-        met = in_block(weights, level, ROWS)
-        after, until = to_seam(g, since, at, dk, level, ROWS, DK), to_seam(g, own, at, dk, level, ROWS, DK)
-        early = halves(y * until, level, False, ROWS)
-        dx += halves(after * tl.dot(met, early, input_precision=DOT), level, True, ROWS)
-        late = halves(x * after, level, True, ROWS)
-        dy += halves(until * tl.dot(tl.trans(met), late, input_precision=DOT), level, False, ROWS)
-    return dx, dy
+        seam = to_seam(g, own, at, dk, level, ROWS, DK)
+        late, early = halves(x * seam, level, True, ROWS), halves(y * seam, level, False, ROWS)
+        found += in_block(dot(early, tl.trans(late), DOT), level, ROWS)
+    return found
+
+
+@triton.jit
+def merged_left(weights, y, since, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+                BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Return sum_j weights_ij E_ij y_j, the slope of `merged_scores` in x. No weight stands above the diagonal, or
+    BEFORE on it."""
+    dx = tl.zeros((ROWS, DK), dtype=tl.float32)
+    if not BEFORE:
+        dx = on_diagonal(weights, ROWS) * y
+    for level in range(LEVELS):
+        early = halves(y * to_seam(g, own, at, dk, level, ROWS, DK), level, False, ROWS)
+        found = dot(in_block(weights, level, ROWS), early, DOT)
+        dx += halves(to_seam(g, since, at, dk, level, ROWS, DK) * found, level, True, ROWS)
+    return dx
+
+
+@triton.jit
+def merged_right(across, x, since, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+                 BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Return sum_i across_ji E_ij x_i, the slope of `merged_scores` in y: `across` is the transpose of the weights."""
+    dy = tl.zeros((ROWS, DK), dtype=tl.float32)
+    if not BEFORE:
+        dy = on_diagonal(across, ROWS) * x
+    for level in range(LEVELS):
+        late = halves(x * to_seam(g, since, at, dk, level, ROWS, DK), level, True, ROWS)
+        found = dot(in_block(across, level, ROWS), late, DOT)
+        dy += halves(to_seam(g, own, at, dk, level, ROWS, DK) * found, level, False, ROWS)
+    return dy
 
 
 @triton.jit
@@ -154,17 +207,71 @@ def scores(x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.con
     if CHANNEL:
         return merged_scores(x, y, own, own, g, at, dk, ROWS, LEVELS, DK, False, DOT)
     else:
-        return tl.dot(x, tl.trans(y), input_precision=DOT) * tl.exp(tl.minimum(own - tl.trans(own), 0.0))
+        return dot(x, tl.trans(y), DOT) * tl.exp(tl.minimum(own - tl.trans(own), 0.0))
 
 
 @triton.jit
-def to_both(weights, x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
-            CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Return sum_j weights_ij E_ij y_j and sum_i weights_ij E_ij x_i: the slopes of `scores` in x and in y. No weight
-    stands above the diagonal."""
+def scores_across(x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr,
+                  DOT: tl.constexpr):  # fmt: skip
+    """Return the transpose of `scores`, multiplied anew: Triton 3.4 to 3.7.0 computes wrong products of a transposed
+    product of bf16 on Hopper GPUs (flash-linear-attention's issue 640)."""
     own = sums(g, at, dk, ROWS, DK, CHANNEL)
     if CHANNEL:
-        return merged_slopes(weights, x, y, own, own, g, at, dk, ROWS, LEVELS, DK, False, DOT)
+        return merged_scores_across(x, y, own, g, at, dk, ROWS, LEVELS, DK, DOT)
     else:
-        decayed = weights * tl.exp(tl.minimum(own - tl.trans(own), 0.0))
-        return tl.dot(decayed, y, input_precision=DOT), tl.dot(tl.trans(decayed), x, input_precision=DOT)
+        return dot(y, tl.trans(x), DOT) * tl.exp(tl.minimum(tl.trans(own) - own, 0.0))
+
+
+@triton.jit
+def to_left(weights, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr,
+            DOT: tl.constexpr):  # fmt: skip
+    """Return sum_j weights_ij E_ij y_j, the slope of `scores` in x. No weight stands above the diagonal."""
+    own = sums(g, at, dk, ROWS, DK, CHANNEL)
+    if CHANNEL:
+        return merged_left(weights, y, own, own, g, at, dk, ROWS, LEVELS, DK, False, DOT)
+    else:
+        return dot(weights * tl.exp(tl.minimum(own - tl.trans(own), 0.0)), y, DOT)
+
+
+@triton.jit
+def to_right(across, x, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr,
+             DOT: tl.constexpr):  # fmt: skip
+    """Return sum_i across_ji E_ij x_i, the slope of `scores` in y: `across` is the transpose of the weights."""
+    own = sums(g, at, dk, ROWS, DK, CHANNEL)
+    if CHANNEL:
+        return merged_right(across, x, own, own, g, at, dk, ROWS, LEVELS, DK, False, DOT)
+    else:
+        return dot(across * tl.exp(tl.minimum(tl.trans(own) - own, 0.0)), x, DOT)
+
+
+@triton.jit
+def over_values(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):
+    """Return x_i . y_j over all value channels, for the rows of a chunk."""
+    found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
+    for v0 in range(0, dv, BV):
+        others = stored(y, at, time, dv, v0, ROWS, BV)
+        found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(others), DOT)
+    return found
+
+
+@triton.jit
+def weights_of(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, STRICT: tl.constexpr, DOT: tl.constexpr):
+    """Return x_i . y_j for j <= i, or STRICT j < i, zeros elsewhere."""
+    return tl.where(below(ROWS, STRICT), over_values(x, y, at, time, dv, ROWS, BV, DOT), 0.0)
+
+
+@triton.jit
+def weights_across(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, STRICT: tl.constexpr, DOT: tl.constexpr):
+    """Return the transpose of `weights_of`, multiplied anew as `scores_across` is."""
+    return tl.where(above(ROWS, STRICT), over_values(y, x, at, time, dv, ROWS, BV, DOT), 0.0)
+
+
+@triton.jit
+def against_state(x, states, at, time, dk, dv, ROWS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+                  DOT: tl.constexpr):  # fmt: skip
+    """Return x S^T, (ROWS, DK)."""
+    found = tl.zeros((ROWS, DK), dtype=tl.float32)
+    for v0 in range(0, dv, BV):
+        state = stored(states, 0, dk, dv, v0, DK, BV)
+        found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(state), DOT)
+    return found

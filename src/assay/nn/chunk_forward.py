@@ -1,9 +1,9 @@
-"""Triton kernels of the chunked recurrences, forward; nn/triton.py drives them. A program has one chunk of one head.
+"""Triton kernels of the delta rule, forward; nn/triton.py drives them. A program has one chunk of one head.
 
 Inside a chunk, with G and E as in chunk_blocks.py and S the state before it:
 
-    delta only   A_ij = b_i (k_i E_ij) . k_j for j < i;   T = (I + A)^-1;   fresh = T (b v);   erased = T (b k e^G)
-                 u = fresh - erased S                                       otherwise u = v
+    overlaps     A_ij = b_i (k_i E_ij) . k_j for j < i;   T = (I + A)^-1;   fresh = T (b v);   erased = T (b k e^G)
+                 u = fresh - erased S
     outputs      o_i = (q_i e^G_i) S + sum_{j<=i} ((q_i E_ij) . k_j) u_j
     carry        S <- e^G_end S + sum_j (k_j e^(G_end - G_j)) u_j^T
 
@@ -13,7 +13,7 @@ Only `carry` goes from chunk to chunk, the others run on all chunks at once.
 import triton
 import triton.language as tl
 
-from assay.nn.chunk_blocks import below, columns, put, put_columns, scores, sum_at, sums, tile
+from assay.nn.chunk_blocks import below, columns, dot, put, put_columns, scores, stored, sum_at, sums, tile
 
 LENGTHS = ["time", "chunks"]
 """Arguments whose values no kernel is compiled for: one compilation serves every length."""
@@ -113,38 +113,41 @@ def unwritten(k, v, beta, g, t, fresh, erased, time, chunks, dk, dv, CHUNK: tl.c
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    solved = tile(t + (head * chunks + chunk) * CHUNK * CHUNK, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    solved = stored(t + (head * chunks + chunk) * CHUNK * CHUNK, 0, CHUNK, CHUNK, 0, CHUNK, CHUNK)
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
     keys = b * tile(k + head * time * dk, at, time, dk, CHUNK, DK) * tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
-    put(erased + head * time * dk, tl.dot(solved, keys, input_precision=DOT), at, time, dk, CHUNK, DK)
+    put(erased + head * time * dk, dot(solved, keys, DOT), at, time, dk, CHUNK, DK)
     for v0 in range(0, dv, BV):
         values = b * columns(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
-        put_columns(fresh + head * time * dv, tl.dot(solved, values, input_precision=DOT), at, time, dv, v0, CHUNK, BV)
+        put_columns(fresh + head * time * dv, dot(solved, values, DOT), at, time, dv, v0, CHUNK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def carry(k, v, g, erased, u, states, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
-          CHANNEL: tl.constexpr, DELTA: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """From chunk to chunk: states[0] is given, states[n + 1] is the state after chunk n. `v` is `fresh` under the delta
-    rule, whose u is written here."""
+def carry(k, fresh, g, erased, u, states, given, last, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
+          BV: tl.constexpr, CHANNEL: tl.constexpr, GIVEN: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """From chunk to chunk: states[n] is the state before chunk n, `last` the one after all; u is written here.
+    GIVEN: it begins with that state, not with zeros."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     states += head * (chunks + 1) * dk * dv
     k += head * time * dk
     erased += head * time * dk
-    v += head * time * dv
+    fresh += head * time * dv
     u += head * time * dv
-    state = columns(states, 0, dk, dv, v0, DK, BV)
+    state = tl.zeros((DK, BV), dtype=tl.float32)
+    if GIVEN:
+        state = columns(given + head * dk * dv, 0, dk, dv, v0, DK, BV)
     for chunk in range(chunks):
+        put_columns(states + chunk * dk * dv, state, 0, dk, dv, v0, DK, BV)
         at = chunk * CHUNK
         end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
-        written = columns(v, at, time, dv, v0, CHUNK, BV)
-        if DELTA:
-            written -= tl.dot(tile(erased, at, time, dk, CHUNK, DK), state, input_precision=DOT)
-            put_columns(u, written, at, time, dv, v0, CHUNK, BV)
+        written = columns(fresh, at, time, dv, v0, CHUNK, BV)
+        written -= dot(stored(erased, at, time, dk, 0, CHUNK, DK), state, DOT)
+        put_columns(u, written, at, time, dv, v0, CHUNK, BV)
         keys = tile(k, at, time, dk, CHUNK, DK) * tl.exp(end - sums(g, at, dk, CHUNK, DK, CHANNEL))
-        state = tl.trans(tl.exp(end)) * state + tl.dot(tl.trans(keys), written, input_precision=DOT)
-        put_columns(states + (chunk + 1) * dk * dv, state, 0, dk, dv, v0, DK, BV)
+        state = tl.trans(tl.exp(end)) * state + dot(tl.trans(keys), written, DOT)
+    put_columns(states + chunks * dk * dv, state, 0, dk, dv, v0, DK, BV)
+    put_columns(last + head * dk * dv, state, 0, dk, dv, v0, DK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -157,8 +160,8 @@ def outputs(q, k, u, g, states, o, time, chunks, dk, dv, CHUNK: tl.constexpr, LE
     queries = tile(q + head * time * dk, at, time, dk, CHUNK, DK)
     keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
     since = queries * tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
-    state = columns(states + (head * (chunks + 1) + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
-    found = tl.dot(since, state, input_precision=DOT)
+    state = stored(states + (head * (chunks + 1) + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
+    found = dot(since, state, DOT)
     own = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
-    found += tl.dot(own, columns(u + head * time * dv, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
+    found += dot(own, stored(u + head * time * dv, at, time, dv, v0, CHUNK, BV), DOT)
     put_columns(o + head * time * dv, found, at, time, dv, v0, CHUNK, BV)

@@ -1,5 +1,6 @@
 """What the launches of the chunked recurrences share: precision, the cut of value channels, a bank's models."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,13 +14,55 @@ from assay.nn.scan import Scanned, Start
 
 BUSY = 128
 """Programs that keep a GPU busy."""
+BF16 = True
+"""Whether bf16 is multiplied as such, and not as TF32."""
 LARGEST_KEY = 128
 """Channels of a key that a program can hold."""
 
 
 def products(q: Tensor) -> str:
-    """Return how Triton multiplies: three products of TF32, near float32, where the run asks for that."""
+    """Return how kernels multiply: what comes in bf16 as bf16, the rest as `single_products` says."""
+    if BF16 and q.dtype == torch.bfloat16:
+        wait_for_products()
+        return "rounded" if os.environ.get("TRITON_INTERPRET") == "1" else "bf16"
+    return single_products(q)
+
+
+def single_products(q: Tensor) -> str:
+    """Return how Triton multiplies float32: three products of TF32, near float32, where the run asks for that."""
+    wait_for_products()
     return "tf32x3" if q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def wait_for_products() -> None:
+    """Let Triton compile products without Hopper's asynchronous instructions: where one product feeds another, Triton
+    3.4 to 3.7 makes wrong slopes of those, and in some shapes an illegal access of memory (flash-linear-attention's
+    issues 640 and 984). Triton reads the variable whenever it compiles, and `environment_kept` takes it back."""
+    os.environ.setdefault("DISABLE_MMA_V3", "1")
+
+
+def kept_in(dot: str) -> torch.dtype:
+    """Return the dtype of states and of their slopes in memory. Products round them to bf16 anyway, where those are."""
+    return torch.bfloat16 if dot in ("bf16", "rounded") else torch.float32
+
+
+def chunk_of(time: int, most: int = 64) -> int:
+    """Return the tokens of a chunk."""
+    return 16 if time <= 16 else most
+
+
+def width_of(channels: int) -> int:
+    """Return the width of a tile of so many channels: Triton multiplies nothing smaller than 16."""
+    return max(16, triton.next_power_of_2(channels))
+
+
+def check_keys(k: Tensor) -> None:
+    """Raise UserError if a program cannot hold such keys."""
+    if k.shape[-1] > LARGEST_KEY:
+        raise UserError(
+            f"--backend triton has keys of at most {LARGEST_KEY} channels, and these have {k.shape[-1]}: "
+            "choose more heads, or leave it out."
+        )
 
 
 def ways(heads: int, values: int, block: int) -> int:
@@ -50,6 +93,8 @@ class Folded(Function):
 class KernelScan(Folded):
     """Base of (q, k, v, two more, ..., S, products) -> (o, S after the last token, what is kept for the slopes)."""
 
+    products = staticmethod(products)
+
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         *tensors, ctx.dot = inputs
@@ -63,16 +108,10 @@ class KernelScan(Folded):
         cls, q: Tensor, k: Tensor, v: Tensor, *others: Tensor | None, log_decay: Tensor, state: Start, scale: float
     ) -> Scanned:
         """Give every tensor its batch and heads (queries and keys may be shared by the heads), and run the kernels."""
-        if k.shape[-1] > LARGEST_KEY:
-            raise UserError(
-                f"--backend triton has keys of at most {LARGEST_KEY} channels, and these have {k.shape[-1]}: "
-                "choose more heads, or leave it out."
-            )
-        if state is None:
-            state = v.new_zeros(*v.shape[:2], k.shape[-1], v.shape[-1], dtype=torch.float32)
+        check_keys(k)
         q = q if scale == 1.0 else scale * q
         given = (q, k, v, *others, log_decay.float())
         tensors = (None if x is None else x.expand(*v.shape[:2], *x.shape[2:]) for x in given)
         with torch.autocast(v.device.type, enabled=False):
-            o, last, *_ = cls.apply(*tensors, state.float(), products(q))  # type: ignore[no-untyped-call]
+            o, last, *_ = cls.apply(*tensors, None if state is None else state.float(), cls.products(q))  # type: ignore[no-untyped-call]
         return o, last

@@ -16,10 +16,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from assay.nn.head_blocks import Kernels
+from assay.nn.head_blocks import Kernels, also, nothing
 
 ROWS, COLUMNS = 64, 64
 """Tokens and channels that a program holds."""
+SUMMED = 16
+"""Tokens that a program holds in the backward pass, where it keeps a sum for each number and weight."""
 PROGRAMS = 256
 """Programs that share the tokens of a model in the sums for the weights' gradient."""
 
@@ -27,7 +29,7 @@ PROGRAMS = 256
 def convolve(
     x: Float[Tensor, "batch time d"], weight: Float[Tensor, "d kernel"], bias: Float[Tensor, " d"] | None
 ) -> Float[Tensor, "batch time d"]:
-    return _Convolution.apply(x[None], weight[None], None if bias is None else bias[None])[0]
+    return _Convolution.apply(x[None], weight[None], None if bias is None else bias[None]).squeeze(0)
 
 
 class _Convolution(Kernels):
@@ -36,7 +38,7 @@ class _Convolution(Kernels):
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x = x.contiguous()
-        return correlate(x, weight, torch.empty_like(x), bias=bias)
+        return correlate(x, weight.mT.contiguous(), torch.empty_like(x), bias=bias)
 
     @staticmethod
     @once_differentiable
@@ -44,22 +46,24 @@ class _Convolution(Kernels):
         *given, bias = ctx.saved_tensors
         x, weight, gradient = (x.contiguous() for x in (*given, gradient))
         models, sequences, time, d = x.shape
-        taps, blocks = weight.shape[-1], triton.cdiv(time, ROWS)
+        taps, blocks = weight.shape[-1], triton.cdiv(time, SUMMED)
         programs = min(PROGRAMS, sequences * blocks)
         sums = torch.empty(models, programs, d, taps + 1, device=x.device)
         _weights[(programs, triton.cdiv(d, COLUMNS), models)](
-            x, gradient, sums, sequences, blocks, time, d, taps, ROWS, COLUMNS, triton.next_power_of_2(taps + 1)
+            x, gradient, sums, sequences, blocks, time, d, taps, SUMMED, COLUMNS
         )
         total = sums.sum(dim=1)
         d_bias = None if bias is None else total[..., -1].to(bias.dtype)
-        return correlate(gradient, weight, torch.empty_like(x), back=True), total[..., :-1].to(weight.dtype), d_bias
+        dx = correlate(gradient, weight.mT.contiguous(), torch.empty_like(x), back=True)
+        return dx, total[..., :-1].to(weight.dtype), d_bias
 
 
 def correlate(x: Tensor, weight: Tensor, y: Tensor, *, bias: Tensor | None = None, back: bool = False) -> Tensor:
-    """Write into the first d channels of y the convolution of those of x, or its transpose; return y."""
-    (models, sequences, time, wide), (d, taps) = x.shape, weight.shape[1:]
+    """Write into the first d channels of y the convolution of those of x, or its transpose; return y. Weights are
+    (models, K, d), so that a thread loads those of several channels at once."""
+    (models, sequences, time, wide), (taps, d) = x.shape, weight.shape[1:]
     _convolved[(models * sequences, triton.cdiv(time, ROWS), triton.cdiv(d, COLUMNS))](
-        x, weight.contiguous(), weight if bias is None else bias.contiguous(), y, sequences, time, d, wide, y.shape[-1],
+        x, weight, weight if bias is None else bias.contiguous(), y, sequences, time, d, wide, y.shape[-1],
         taps, ROWS, COLUMNS, back, bias is not None,
     )  # fmt: skip
     return y
@@ -77,7 +81,7 @@ def _convolved(x, weight, bias, y, sequences, time, d, x_wide, y_wide, KERNEL: t
         at = rows + (KERNEL - 1 - i if BACK else i - KERNEL + 1)
         inside = ((at >= 0) & (at < time))[:, None] & (columns < d)[None, :]
         given = tl.load(x + at[:, None] * x_wide + columns[None, :], mask=inside, other=0.0).to(tl.float32)
-        found += given * tl.load(weight + columns * KERNEL + i, mask=columns < d, other=0.0).to(tl.float32)[None, :]
+        found += given * tl.load(weight + i * d + columns, mask=columns < d, other=0.0).to(tl.float32)[None, :]
     if BIASED:
         bias += (sequence // sequences) * d
         found += tl.load(bias + columns, mask=columns < d, other=0.0).to(tl.float32)[None, :]
@@ -87,23 +91,24 @@ def _convolved(x, weight, bias, y, sequences, time, d, x_wide, y_wide, KERNEL: t
 
 @triton.jit(do_not_specialize=["sequences", "blocks", "time"])
 def _weights(x, gradient, sums, sequences, blocks, time, d, KERNEL: tl.constexpr, ROWS: tl.constexpr,
-             COLUMNS: tl.constexpr, SUMS: tl.constexpr):  # fmt: skip
+             COLUMNS: tl.constexpr):  # fmt: skip
     """Sums over tokens for the weights' gradients and, in the last column, the bias's. A program has every so-manieth
-    block of a model's tokens."""
+    block of a model's tokens; its sums are added up over rows at the end alone."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    which = tl.arange(0, SUMS)[:, None]
-    total = tl.zeros((SUMS, COLUMNS), dtype=tl.float32)
+    totals = nothing(KERNEL + 1, ROWS, COLUMNS)
     for block in range(program, sequences * blocks, programs):
         base = (model * sequences + block // blocks) * time * d
         rows = (block % blocks) * ROWS + tl.arange(0, ROWS)
         present = (rows < time)[:, None] & (columns < d)[None, :]
         pull = tl.load(gradient + base + rows[:, None] * d + columns[None, :], mask=present, other=0.0).to(tl.float32)
+        found = ()
         for i in tl.static_range(KERNEL):
             at = rows + (i - KERNEL + 1)
             past = present & (at >= 0)[:, None]
             given = tl.load(x + base + at[:, None] * d + columns[None, :], mask=past, other=0.0).to(tl.float32)
-            total += tl.where(which == i, tl.sum(given * pull, axis=0)[None, :], 0.0)
-        total += tl.where(which == KERNEL, tl.sum(pull, axis=0)[None, :], 0.0)
+            found = also(found, totals[i] + given * pull)
+        totals = also(found, totals[KERNEL] + pull)
     to = sums + ((model * programs + program) * d + columns) * (KERNEL + 1)
-    tl.store(to[None, :] + which, total, mask=(which <= KERNEL) & (columns < d)[None, :])
+    for i in tl.static_range(KERNEL + 1):
+        tl.store(to + i, tl.sum(totals[i], axis=0), mask=columns < d)

@@ -23,7 +23,7 @@ EPS = tl.constexpr(1e-5)
 
 
 def held(o: Heads, m: Float[Tensor, "batch heads time"], c: Inner, z: Inner, gain: Channels, skip: Channels) -> Inner:
-    return _Held.apply(*(x[None] for x in (o, m, c, z, gain, skip)))[0]
+    return _Held.apply(*(x[None] for x in (o, m, c, z, gain, skip))).squeeze(0)
 
 
 class _Held(Kernels):

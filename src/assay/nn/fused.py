@@ -22,6 +22,7 @@ gate_kernels: Any = Later("assay.nn.gate_kernels")
 head_kernels: Any = Later("assay.nn.head_kernels")
 reading_kernels: Any = Later("assay.nn.reading_kernels")
 replacement_kernels: Any = Later("assay.nn.replacement_kernels")
+scan_kernels: Any = Later("assay.nn.outer")
 state_space_kernels: Any = Later("assay.nn.state_space_kernels")
 taylor_kernels: Any = Later("assay.nn.taylor_kernels")
 

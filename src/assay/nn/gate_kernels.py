@@ -32,7 +32,7 @@ def per_head(
 
 def per_channel(x: Inner, bias: Channels | None, kind: Kind, *, heads: int, scale: float = 1.0) -> Heads:
     own = None if bias is None else bias[None]
-    return _Gates.apply(x[None], own, heads, KINDS.index(kind), scale)[0]
+    return _Gates.apply(x[None], own, heads, KINDS.index(kind), scale).squeeze(0)
 
 
 class _Gates(Kernels):
@@ -106,7 +106,7 @@ def _gates_back(x, bias, slope, dx, sums, x_model, x_sequence, x_row, sequences,
     """A program has every so-manieth block of a model's rows."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     own = tl.arange(0, WIDTH)
-    total = tl.zeros((WIDTH,), dtype=tl.float32)
+    total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
     x += model * x_model
     for block in range(program, sequences * blocks, programs):
         place = (block // blocks).to(tl.int64)
@@ -127,5 +127,5 @@ def _gates_back(x, bias, slope, dx, sums, x_model, x_sequence, x_row, sequences,
         else:
             pull = pull * share
         tl.store(dx + start + rows[:, None] * channels + own[None, :], pull, mask=inside)
-        total += tl.sum(pull, axis=0)
-    tl.store(sums + (model * programs + program) * channels + own, total, mask=own < channels)
+        total += pull
+    tl.store(sums + (model * programs + program) * channels + own, tl.sum(total, axis=0), mask=own < channels)

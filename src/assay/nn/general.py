@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn import chunk_forward, general_kernels
-from assay.nn.chunk_sizes import KernelScan, ways
+from assay.nn.chunk_sizes import KernelScan, single_products, ways
 from assay.nn.scan import Keys, PerChannel, Scanned, Start, Values
 
 
@@ -27,9 +27,11 @@ def general_scan(
 class _General(KernelScan):
     """(q, k, v, a, b, log w, S) -> (o, S after the last token); heads and sequences are one axis of the kernels."""
 
+    products = staticmethod(single_products)
+
     @staticmethod
     def forward(
-        q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor, state: Tensor, dot: str
+        q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor, state: Tensor | None, dot: str
     ) -> tuple[Tensor, ...]:
         return _Chunks(q, k, v, a, b, dot).forward(log_decay.contiguous(), state)
 
@@ -38,7 +40,8 @@ class _General(KernelScan):
     def backward(ctx: Any, d_o: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         q, k, v, a, b, *kept = ctx.saved_tensors
         d_o = torch.zeros_like(v) if d_o is None else d_o.contiguous()
-        return (*_Chunks(q, k, v, a, b, ctx.dot).backward(d_o, d_last, *kept), None)
+        *slopes, d_first = _Chunks(q, k, v, a, b, ctx.dot).backward(d_o, d_last, *kept)
+        return (*slopes, d_first if ctx.needs_input_grad[6] else None, None)
 
 
 class _Chunks:
@@ -64,7 +67,7 @@ class _Chunks:
         self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
         self.matrix = partial(self.empty, *self.shape[:2], chunks, chunk, chunk)
 
-    def forward(self, log_decay: Tensor, state: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, ...]:
         time, chunks, dk, dv = self.sizes
         grid, chunk, key = (self.heads, chunks), self.kinds["CHUNK"], self.kinds["DK"]
         g = self.empty(*self.shape[:2], chunks * chunk, dk)
@@ -75,7 +78,7 @@ class _Chunks:
         fresh, moved, y = self.empty(self.shape), self.empty(self.k.shape), self.empty(self.shape)
         general_kernels.unwritten_general[grid](self.b, self.v, g, bk, solved, fresh, moved, *self.sizes, **self.alone)
         states = self.empty(*self.shape[:2], chunks + 1, dk, dv)
-        states[:, :, 0] = state
+        states[:, :, 0] = 0.0 if state is None else state
         general_kernels.carry_general[(self.heads, triton.cdiv(dv, self.narrow))](
             self.k, self.v, self.a, g, fresh, moved, y, states, *self.sizes, **self.carried
         )

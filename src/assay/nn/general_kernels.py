@@ -13,18 +13,21 @@ Only `carry_general` and `carry_back_general` go from chunk to chunk. Backward, 
 import triton
 import triton.language as tl
 
-from assay.nn.chunk_backward import against_state, over_values
 from assay.nn.chunk_blocks import (
-    below,
+    against_state,
     columns,
+    dot,
+    merged_left,
+    merged_right,
     merged_scores,
-    merged_slopes,
     put,
     put_columns,
     sum_at,
     sums,
     sums_before,
     tile,
+    weights_across,
+    weights_of,
 )
 from assay.nn.chunk_forward import LENGTHS
 
@@ -54,11 +57,11 @@ def unwritten_general(b, v, g, bk, t, fresh, moved, time, chunks, dk, dv, CHUNK:
     solved = tile(t + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK)
     since = sums_before(g + head * chunks * CHUNK * dk, at, dk, CHUNK, DK)
     readers = tile(b + keys_at, at, time, dk, CHUNK, DK) * tl.exp(since)
-    put(moved + keys_at, tl.dot(solved, readers, input_precision=DOT), at, time, dk, CHUNK, DK)
-    through = tl.dot(solved, tile(bk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK), input_precision=DOT)
+    put(moved + keys_at, dot(solved, readers, DOT), at, time, dk, CHUNK, DK)
+    through = dot(solved, tile(bk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK), DOT)
     for v0 in range(0, dv, BV):
         values = columns(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
-        found = tl.dot(through, values, input_precision=DOT)
+        found = dot(through, values, DOT)
         put_columns(fresh + head * time * dv, found, at, time, dv, v0, CHUNK, BV)
 
 
@@ -76,12 +79,12 @@ def carry_general(k, v, a, g, fresh, moved, y, states, time, chunks, dk, dv, CHU
         end = sum_at(g, at + CHUNK - 1, dk, DK, True)
         until = tl.exp(end - sums(g, at, dk, CHUNK, DK, True))
         stored = columns(fresh + values_at, at, time, dv, v0, CHUNK, BV)
-        stored += tl.dot(tile(moved + keys_at, at, time, dk, CHUNK, DK), state, input_precision=DOT)
+        stored += dot(tile(moved + keys_at, at, time, dk, CHUNK, DK), state, DOT)
         put_columns(y + values_at, stored, at, time, dv, v0, CHUNK, BV)
         keys = tile(k + keys_at, at, time, dk, CHUNK, DK) * until
         erased = tile(a + keys_at, at, time, dk, CHUNK, DK) * until
-        written = tl.dot(tl.trans(keys), columns(v + values_at, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
-        written += tl.dot(tl.trans(erased), stored, input_precision=DOT)
+        written = dot(tl.trans(keys), columns(v + values_at, at, time, dv, v0, CHUNK, BV), DOT)
+        written += dot(tl.trans(erased), stored, DOT)
         state = tl.trans(tl.exp(end)) * state + written
         put_columns(states + (chunk + 1) * dk * dv, state, 0, dk, dv, v0, DK, BV)
 
@@ -104,9 +107,9 @@ def outputs_general(q, k, a, v, y, g, states, qk, qa, o, time, chunks, dk, dv, C
     queries *= tl.exp(own)
     for v0 in range(0, dv, BV):
         state = columns(states + (head * (chunks + 1) + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
-        found = tl.dot(queries, state, input_precision=DOT)
-        found += tl.dot(with_keys, columns(v + values_at, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
-        found += tl.dot(with_erased, columns(y + values_at, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
+        found = dot(queries, state, DOT)
+        found += dot(with_keys, columns(v + values_at, at, time, dv, v0, CHUNK, BV), DOT)
+        found += dot(with_erased, columns(y + values_at, at, time, dv, v0, CHUNK, BV), DOT)
         put_columns(o + values_at, found, at, time, dv, v0, CHUNK, BV)
 
 
@@ -128,11 +131,11 @@ def carry_back_general(q, a, g, qa, moved, d_o, dy, d_states, time, chunks, dk, 
         pull = columns(d_o + values_at, at, time, dv, v0, CHUNK, BV)
         erased = tile(a + keys_at, at, time, dk, CHUNK, DK) * tl.exp(end - own)
         read = tile(qa + chunk * CHUNK * CHUNK, 0, CHUNK, CHUNK, CHUNK, CHUNK)
-        stored = tl.dot(tl.trans(read), pull, input_precision=DOT) + tl.dot(erased, slope, input_precision=DOT)
+        stored = dot(tl.trans(read), pull, DOT) + dot(erased, slope, DOT)
         put_columns(dy + values_at, stored, at, time, dv, v0, CHUNK, BV)
         queries = tile(q + keys_at, at, time, dk, CHUNK, DK) * tl.exp(own)
-        before = tl.dot(tl.trans(queries), pull, input_precision=DOT)
-        before += tl.dot(tl.trans(tile(moved + keys_at, at, time, dk, CHUNK, DK)), stored, input_precision=DOT)
+        before = dot(tl.trans(queries), pull, DOT)
+        before += dot(tl.trans(tile(moved + keys_at, at, time, dk, CHUNK, DK)), stored, DOT)
         slope = tl.trans(tl.exp(end)) * slope + before
         put_columns(d_states + chunk * dk * dv, slope, 0, dk, dv, v0, DK, BV)
 
@@ -145,15 +148,15 @@ def slopes_of_values_general(k, g, t, bk, qk, d_o, dy, d_states, dz, d_v, time, 
     at, values_at, matrix = chunk * CHUNK, head * time * dv, (head * chunks + chunk) * CHUNK * CHUNK
     g += head * chunks * CHUNK * dk
     back = tl.trans(tile(t + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK))
-    through = tl.dot(back, columns(dy + values_at, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
+    through = dot(back, columns(dy + values_at, at, time, dv, v0, CHUNK, BV), DOT)
     put_columns(dz + values_at, through, at, time, dv, v0, CHUNK, BV)
-    found = tl.dot(tl.trans(tile(bk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK)), through, input_precision=DOT)
+    found = dot(tl.trans(tile(bk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK)), through, DOT)
     pull = columns(d_o + values_at, at, time, dv, v0, CHUNK, BV)
-    found += tl.dot(tl.trans(tile(qk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK)), pull, input_precision=DOT)
+    found += dot(tl.trans(tile(qk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK)), pull, DOT)
     end = sum_at(g, at + CHUNK - 1, dk, DK, True)
     keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK) * tl.exp(end - sums(g, at, dk, CHUNK, DK, True))
     after = columns(d_states + (head * (chunks + 1) + chunk + 1) * dk * dv, 0, dk, dv, v0, DK, BV)
-    found += tl.dot(keys, after, input_precision=DOT)
+    found += dot(keys, after, DOT)
     put_columns(d_v + values_at, found, at, time, dv, v0, CHUNK, BV)
 
 
@@ -170,14 +173,18 @@ def slopes_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, 
     queries = tile(q + keys_at, at, time, dk, CHUNK, DK)
     own = sums(g, at, dk, CHUNK, DK, True)
     until, after = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own), d_states + before + dk * dv
-    weights = tl.where(below(CHUNK, False), over_values(d_o, v + values_at, at, time, dv, CHUNK, BV, DOT), 0.0)
+    weights = weights_of(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
     keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-    d_queries, d_keys = merged_slopes(weights, queries, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    d_queries = merged_left(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    across = weights_across(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
+    d_keys = merged_right(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
     d_keys += until * against_state(v + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_k + keys_at, d_keys, at, time, dk, CHUNK, DK)
-    weights = tl.where(below(CHUNK, False), over_values(d_o, y + values_at, at, time, dv, CHUNK, BV, DOT), 0.0)
+    weights = weights_of(d_o, y + values_at, at, time, dv, CHUNK, BV, False, DOT)
     erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
-    more, d_erased = merged_slopes(weights, queries, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    more = merged_left(weights, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    across = weights_across(d_o, y + values_at, at, time, dv, CHUNK, BV, False, DOT)
+    d_erased = merged_right(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
     d_erased += until * against_state(y + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_a + keys_at, d_erased, at, time, dk, CHUNK, DK)
     d_queries += more + tl.exp(own) * against_state(d_o, states + before, at, time, dk, dv, CHUNK, DK, BV, DOT)
@@ -195,13 +202,17 @@ def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time,
     dz += values_at
     readers = tile(b + keys_at, at, time, dk, CHUNK, DK)
     since, own = sums_before(g, at, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
-    weights = tl.where(below(CHUNK, True), over_values(dz, v + values_at, at, time, dv, CHUNK, BV, DOT), 0.0)
+    weights = weights_of(dz, v + values_at, at, time, dv, CHUNK, BV, True, DOT)
     keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-    d_readers, d_keys = merged_slopes(weights, readers, keys, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    d_readers = merged_left(weights, keys, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    across = weights_across(dz, v + values_at, at, time, dv, CHUNK, BV, True, DOT)
+    d_keys = merged_right(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
     put(d_k + keys_at, d_keys + tile(d_k + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
-    weights = tl.where(below(CHUNK, True), over_values(dz, y + values_at, at, time, dv, CHUNK, BV, DOT), 0.0)
+    weights = weights_of(dz, y + values_at, at, time, dv, CHUNK, BV, True, DOT)
     erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
-    more, d_erased = merged_slopes(weights, readers, erased, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    more = merged_left(weights, erased, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    across = weights_across(dz, y + values_at, at, time, dv, CHUNK, BV, True, DOT)
+    d_erased = merged_right(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
     put(d_a + keys_at, d_erased + tile(d_a + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
     before = states + (head * (chunks + 1) + chunk) * dk * dv
     d_readers += more + tl.exp(since) * against_state(dz, before, at, time, dk, dv, CHUNK, DK, BV, DOT)

@@ -19,10 +19,12 @@ from torch.autograd.function import once_differentiable
 
 from assay.nn.convolution_kernels import correlate
 from assay.nn.fused import Part, Plan
-from assay.nn.head_blocks import Kernels, block_of
+from assay.nn.head_blocks import Kernels, also, block_of, nothing
 
 NUMBERS = 2048
 """Numbers in a block of rows of one head."""
+NUMBERS_BACK = 1024
+"""The same in the backward pass, where a program keeps a sum for each number and weight."""
 PROGRAMS = 256
 """Programs that share the tokens of a model in the sums for the weights' gradient."""
 
@@ -38,7 +40,7 @@ def heads(
     positions, (time, d / 2)."""
     cos, sin = turns or (None, None)
     own = (None if given is None else given[None] for given in (weight, bias))
-    return [found[0] for found in _Heads.apply(x[None], *own, cos, sin, plan)]
+    return [found.squeeze(0) for found in _Heads.apply(x[None], *own, cos, sin, plan)]
 
 
 class _Heads(Kernels):
@@ -65,19 +67,20 @@ class _Run:
     ) -> None:
         self.plan, self.x = plan, x.contiguous()
         self.models, self.sequences, self.time, self.channels = x.shape
-        self.weight = None if weight is None else weight.contiguous()
+        # Neighbouring channels of one tap lie side by side, so that a thread loads several at once.
+        self.weight = None if weight is None else weight.mT.contiguous()
         self.bias = None if bias is None else bias.contiguous()
         self.taps = 0 if weight is None else weight.shape[-1]
         # What is not there is not read either, but a kernel takes no None beside tensors of other calls.
         self.read = [x if given is None else given for given in (self.weight, self.bias, cos, sin)]
 
-    def options(self, part: Part) -> dict[str, Any]:
-        width, rows = block_of(part.d, numbers=NUMBERS)
+    def options(self, part: Part, numbers: int) -> dict[str, Any]:
+        width, rows = block_of(part.d, numbers=numbers)
         way = {"SWISH": self.plan.swish, "UNIT": part.unit, "ROTARY": part.rotary, "BIASED": self.bias is not None}
         return {"WIDTH": width, "ROWS": rows, "TAPS": self.taps, **way}
 
     def written(self, part: Part) -> Tensor:
-        options = self.options(part)
+        options = self.options(part, NUMBERS)
         y = self.x.new_empty(self.models, self.sequences, part.heads, self.time, part.d)
         grid = (self.models * self.sequences * part.heads, triton.cdiv(self.time, options["ROWS"]))
         sizes = (self.sequences, part.heads, self.time, part.d, self.channels, self.plan.channels, part.start)
@@ -91,15 +94,16 @@ class _Run:
             dx[..., own:] = rest
         # Without a convolution the slopes of h are those of x.
         dh = self.x.new_empty(*self.x.shape[:-1], own) if self.taps else dx
-        sums = self.x.new_empty(self.models, PROGRAMS, own, self.taps + 1, dtype=torch.float32)
+        kinds = self.taps + (self.bias is not None)
+        sums = self.x.new_empty(self.models, PROGRAMS, own, kinds, dtype=torch.float32)
         for part, slope in zip(self.plan.parts, slopes[:-1], strict=True):
-            options = self.options(part)
+            options = self.options(part, NUMBERS_BACK)
             blocks = triton.cdiv(self.time, options["ROWS"])
             programs = min(PROGRAMS, self.sequences * blocks)
             sizes = (self.sequences, blocks, self.time, part.d, self.channels, dh.shape[-1], own, part.start)
             _slopes[(programs, part.heads, self.models)](
                 self.x, *self.read, slope.contiguous(), dh, sums, *sizes, PROGRAMS, part.scale,
-                **options, SUMS=triton.next_power_of_2(self.taps + 1),
+                **options,
             )  # fmt: skip
             if self.taps and programs < PROGRAMS:
                 sums[:, programs:, part.start : part.start + part.heads * part.d] = 0
@@ -108,11 +112,21 @@ class _Run:
         correlate(dh, self.weight, dx, back=True)
         total = sums.sum(dim=1)
         d_bias = None if self.bias is None else total[..., -1].to(self.bias.dtype)
-        return dx, total[..., :-1].to(self.weight.dtype), d_bias
+        return dx, total[..., : self.taps].to(self.weight.dtype), d_bias
 
 
 @triton.jit
-def _convolved(x, weight, bias, rows, columns, inside, time, channels, TAPS: tl.constexpr, BIASED: tl.constexpr,
+def _taps(weight, columns, inside, convolved, TAPS: tl.constexpr):
+    """Load the weights of some channels, tap by tap: once for all rows of a program."""
+    found = ()
+    for i in tl.static_range(TAPS):
+        tap = tl.load(weight + i * convolved + columns, mask=inside, other=0.0).to(tl.float32)
+        found = also(found, tap[None, :])
+    return found
+
+
+@triton.jit
+def _convolved(x, taps, bias, rows, columns, inside, time, channels, TAPS: tl.constexpr, BIASED: tl.constexpr,
                ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
     """Return h before its SiLU at some tokens and channels, zeros outside."""
     if TAPS == 0:
@@ -124,8 +138,7 @@ def _convolved(x, weight, bias, rows, columns, inside, time, channels, TAPS: tl.
             at = rows + (i - TAPS + 1)
             here = ((at >= 0) & (at < time))[:, None] & inside[None, :]
             given = tl.load(x + at[:, None] * channels + columns[None, :], mask=here, other=0.0).to(tl.float32)
-            tap = tl.load(weight + columns * TAPS + i, mask=inside, other=0.0).to(tl.float32)
-            found += given * tap[None, :]
+            found += given * taps[i]
     if BIASED:
         found += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
     return found
@@ -150,7 +163,8 @@ def _written(x, weight, bias, cos, sin, y, sequences, heads, time, d, channels, 
     weight += (sequence // sequences) * convolved * TAPS
     bias += (sequence // sequences) * convolved
     first = start + head * d
-    h = _convolved(x, weight, bias, rows, first + own, inside, time, channels, TAPS, BIASED, ROWS, WIDTH)
+    taps = _taps(weight, first + own, inside, convolved, TAPS)
+    h = _convolved(x, taps, bias, rows, first + own, inside, time, channels, TAPS, BIASED, ROWS, WIDTH)
     if SWISH:
         h = h * tl.sigmoid(h)
     if UNIT:
@@ -159,7 +173,8 @@ def _written(x, weight, bias, cos, sin, y, sequences, heads, time, d, channels, 
         half = d // 2
         place = tl.where(own < half, own, own - half)
         partner = tl.where(own < half, own + half, own - half)
-        other = _convolved(x, weight, bias, rows, first + partner, inside, time, channels, TAPS, BIASED, ROWS, WIDTH)
+        taps = _taps(weight, first + partner, inside, convolved, TAPS)
+        other = _convolved(x, taps, bias, rows, first + partner, inside, time, channels, TAPS, BIASED, ROWS, WIDTH)
         if SWISH:
             other = other * tl.sigmoid(other)
         sign = tl.where(own < half, -1.0, 1.0)
@@ -173,23 +188,23 @@ def _written(x, weight, bias, cos, sin, y, sequences, heads, time, d, channels, 
 @triton.jit(do_not_specialize=["sequences", "blocks", "time"])
 def _slopes(x, weight, bias, cos, sin, slope, dh, sums, sequences, blocks, time, d, channels, wide, convolved, start,
             most, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, TAPS: tl.constexpr, SWISH: tl.constexpr,
-            UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr, SUMS: tl.constexpr):  # fmt: skip
+            UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
     """Slopes of h, and sums over tokens for the gradients of the taps and, in the last column, of the bias. A program
-    has every so-manieth block of a model's tokens, for one head."""
+    has every so-manieth block of a model's tokens, for one head; its sums are added up over rows at the end alone."""
     program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own = tl.arange(0, WIDTH)
     inside = own < d
     columns = start + head * d + own
     weight += model * convolved * TAPS
     bias += model * convolved
-    total = tl.zeros((SUMS, WIDTH), dtype=tl.float32)
-    which = tl.arange(0, SUMS)[:, None]
+    KINDS: tl.constexpr = TAPS + (1 if BIASED else 0)
+    totals, taps = nothing(KINDS, ROWS, WIDTH), _taps(weight, columns, inside, convolved, TAPS)
     for unit in range(program, sequences * blocks, tl.num_programs(0)):
         sequence = model * sequences + unit // blocks
         rows = (unit % blocks) * ROWS + tl.arange(0, ROWS)
         here = (rows < time)[:, None] & inside[None, :]
         given = x + sequence * time * channels
-        h = _convolved(given, weight, bias, rows, columns, inside, time, channels, TAPS, BIASED, ROWS, WIDTH)
+        h = _convolved(given, taps, bias, rows, columns, inside, time, channels, TAPS, BIASED, ROWS, WIDTH)
         from_heads = slope + (sequence * tl.num_programs(1) + head) * time * d + rows[:, None] * d
         pull = scale * tl.load(from_heads + own[None, :], mask=here, other=0.0).to(tl.float32)
         gate = tl.sigmoid(h)
@@ -210,13 +225,15 @@ def _slopes(x, weight, bias, cos, sin, slope, dh, sums, sequences, blocks, time,
         if SWISH:
             pull = pull * gate * (1.0 + h * (1.0 - gate))
         tl.store(dh + sequence * time * wide + rows[:, None] * wide + columns[None, :], pull, mask=here)
-        if TAPS > 0:
-            for i in tl.static_range(TAPS):
-                at = rows + (i - TAPS + 1)
-                past = ((at >= 0) & (at < time))[:, None] & inside[None, :]
-                seen = tl.load(given + at[:, None] * channels + columns[None, :], mask=past, other=0.0).to(tl.float32)
-                total += tl.where(which == i, tl.sum(seen * pull, axis=0)[None, :], 0.0)
-            total += tl.where(which == TAPS, tl.sum(pull, axis=0)[None, :], 0.0)
-    if TAPS > 0:
-        to = sums + ((model * most + program) * convolved + columns) * (TAPS + 1)
-        tl.store(to[None, :] + which, total, mask=(which <= TAPS) & inside[None, :])
+        found = ()
+        for i in tl.static_range(TAPS):
+            at = rows + (i - TAPS + 1)
+            past = ((at >= 0) & (at < time))[:, None] & inside[None, :]
+            seen = tl.load(given + at[:, None] * channels + columns[None, :], mask=past, other=0.0).to(tl.float32)
+            found = also(found, totals[i] + seen * pull)
+        if BIASED:
+            found = also(found, totals[TAPS] + pull)
+        totals = found
+    for i in tl.static_range(KINDS):
+        to = sums + ((model * most + program) * convolved + columns) * KINDS + i
+        tl.store(to, tl.sum(totals[i], axis=0), mask=inside)

@@ -28,7 +28,7 @@ def gated_norm(
     o: Heads, gate: Inner | None, gains: Float[Tensor, " d"], *, eps: float, act: Act, dtype: torch.dtype
 ) -> Inner:
     given = None if gate is None else gate[None]
-    return _GatedNorm.apply(o[None], given, gains[None], eps, act == "silu", dtype)[0]
+    return _GatedNorm.apply(o[None], given, gains[None], eps, act == "silu", dtype).squeeze(0)
 
 
 class _GatedNorm(Kernels):
@@ -96,7 +96,7 @@ def _read_back(o, gate, gains, slope, d_o, d_gate, sums, o_model, o_sequence, o_
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     own = tl.arange(0, WIDTH)
     gain = tl.load(gains + model * d + own, mask=own < d, other=0.0).to(tl.float32)[None, :]
-    total = tl.zeros((WIDTH,), dtype=tl.float32)
+    total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
     o += model * o_model
     for block in range(program, sequences * heads * blocks, programs):
         rows = (block % blocks) * ROWS + tl.arange(0, ROWS)
@@ -119,9 +119,9 @@ def _read_back(o, gate, gains, slope, d_o, d_gate, sums, o_model, o_sequence, o_
                 share = share * z
             tl.store(d_gate + at, pull * unit * gain * through, mask=inside)
             pull = pull * share
-        total += tl.sum(pull * unit, axis=0)
+        total += pull * unit
         pull = pull * gain
         along = tl.sum(pull * unit, axis=1)[:, None] / d
         to = d_o + ((sequence * heads + head) * time + rows)[:, None] * d + own[None, :]
         tl.store(to, over * (pull - unit * along), mask=inside)
-    tl.store(sums + (model * programs + program) * d + own, total, mask=own < d)
+    tl.store(sums + (model * programs + program) * d + own, tl.sum(total, axis=0), mask=own < d)

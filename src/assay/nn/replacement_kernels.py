@@ -34,13 +34,13 @@ from assay.nn.head_blocks import (
 def replaced(k: Heads, z: Inner, bias: Channels, xi: Channels, alpha: Channels) -> tuple[Heads, Heads, Heads]:
     """Return k, a and kappa."""
     k, a, kappa = _Replaced.apply(*(x[None] for x in (k, z, bias, xi, alpha)))
-    return k[0], a[0], kappa[0]
+    return k.squeeze(0), a.squeeze(0), kappa.squeeze(0)
 
 
 def recalled(
     o: Heads, r: Heads, k: Heads, v: Heads, gate: Inner, gain: Channels, shift: Channels, rho: Channels, *, eps: float
 ) -> Inner:
-    return _Recalled.apply(*(x[None] for x in (o, r, k, v, gate, gain, shift, rho)), eps)[0]
+    return _Recalled.apply(*(x[None] for x in (o, r, k, v, gate, gain, shift, rho)), eps).squeeze(0)
 
 
 class _Replaced(Kernels):

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn.axes import Read
-from assay.nn.chunk_sizes import Folded, products
+from assay.nn.chunk_sizes import Folded, single_products
 from assay.nn.head_blocks import Heads, dense
 
 ROWS = 64
@@ -29,7 +29,7 @@ LENGTHS = ["heads", "time"]
 
 def taylor_attention(q: Heads, k: Heads, v: Read, *, floor: float) -> Read:
     with torch.autocast(v.device.type, enabled=False):
-        return _Taylor.apply(q, k, v, floor, products(q))[0]
+        return _Taylor.apply(q, k, v, floor, single_products(q))[0]
 
 
 class _Taylor(Folded):

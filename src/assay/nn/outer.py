@@ -1,0 +1,161 @@
+"""The outer recurrence of nn/scan.py by Triton kernels on CUDA, forward and backward: the scan of gated_linear_attn, of
+retention, mamba2, mlstm and mesa.
+
+The kernels are those of nn/outer_kernels.py, under the rules of nn/triton.py: fixed shapes, no tuning, a bank's models
+as more sequences.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+import triton
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from assay.nn import outer_kernels
+from assay.nn.chunk_sizes import Folded, check_keys, chunk_of, kept_in, products, width_of
+from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
+
+BLOCK = {"written": 64, "pulled": 64, "outputs": 64, "slopes": 64}
+"""Value channels that a program holds at a time, at most."""
+WARPS = {"written": 4, "pulled": 4, "outputs": 4, "slopes": 4}
+WIDE_WARPS = {"written": 4, "pulled": 4, "outputs": 8, "slopes": 8}
+"""Warps of a program, and those of one with keys of more than 64 channels, or of more than 32 with a decay of each."""
+REGISTERS: dict[str, int] = {}
+"""Registers of a thread at most, by kernel: fewer let more programs run side by side, and may be spilled."""
+CHUNK = {"channel": 64, "head": 64}
+"""Tokens of a chunk, with a decay per channel or per head."""
+SLOPES = (("VALUES", "KEYS"),)
+"""The slopes that one launch makes."""
+PASSED = {"BLOCK": 256, "STAGES": 4, "num_warps": 1}
+"""Numbers of a state that a program carries from chunk to chunk, and how far ahead it loads."""
+
+
+def outer_scan(
+    q: Keys, k: Keys, v: Values, log_decay: Decay, *, state: Start = None, scale: float = 1.0,
+    strength: PerHead | None = None, skip: Float[Tensor, " heads"] | None = None,
+) -> Scanned:  # fmt: skip
+    """Return what `scan.outer_loop` gives, with k_t times the strength of its head and token, and with the head's share
+    `skip` of v_t added to o_t."""
+    check_keys(k)
+    (sequences, heads), q = v.shape[:2], q if scale == 1.0 else scale * q
+    log_decay = log_decay.float().expand(sequences, heads, *log_decay.shape[2:])
+    skip = None if skip is None else skip.float().expand(sequences, heads)
+    state = None if state is None else state.float()
+    with torch.autocast(v.device.type, enabled=False):
+        o, last, *_ = _Scan.apply(q, k, v, log_decay, strength, skip, state, products(q))  # type: ignore[no-untyped-call]
+    return o, last
+
+
+class _Scan(Folded):
+    """(q, k, v, log a, b, D, S) -> (o, S after the last token); heads and sequences are one axis of the kernels."""
+
+    @staticmethod
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, strength: Tensor | None, skip: Tensor | None,
+        state: Tensor | None, dot: str,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        return _Chunks(q, k, v, log_decay, strength, skip, dot).forward(state)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.dot = inputs
+        _, _, *kept = output
+        ctx.mark_non_differentiable(*kept)
+        ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as that
+        ctx.save_for_backward(*tensors[:6], *kept)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_o: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        q, k, v, log_decay, strength, skip, g, states = ctx.saved_tensors
+        chunks, needed = _Chunks(q, k, v, log_decay, strength, skip, ctx.dot), ctx.needs_input_grad
+        return (*chunks.backward(d_o, d_last, g, states, decays=needed[3], first=needed[6]), None)
+
+
+class _Chunks:
+    """Sizes and launches of the kernels for one set of tensors. Sequences x heads is a grid's first axis, the only one
+    on which CUDA allows more than 65,535 programs."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, strength: Tensor | None, skip: Tensor | None, dot: str
+    ) -> None:
+        shared = max(q.shape[1], k.shape[1])
+        self.q, self.k = (x.expand(len(v), shared, *x.shape[2:]).contiguous() for x in (q, k))
+        self.v, self.log_decay = v.contiguous(), log_decay.contiguous()
+        self.strength, self.skip = (None if x is None else x.contiguous() for x in (strength, skip))
+        self.shape, (time, dk, dv) = v.shape, (*k.shape[2:], v.shape[-1])
+        self.heads, self.chunk, self.key = (
+            v.shape[0] * v.shape[1],
+            chunk_of(time, CHUNK["channel" if log_decay.ndim == 4 else "head"]),
+            width_of(dk),
+        )
+        self.chunks, self.channel = triton.cdiv(time, self.chunk), log_decay.ndim == 4
+        self.sizes = (time, self.chunks, dk, dv, v.shape[1] // shared)
+        self.grid = (self.heads, self.chunks)
+        self.kinds = {"CHANNEL": self.channel, "DOT": dot}
+        self.more = {"STRONG": strength is not None, "SKIP": skip is not None}
+        self.levels = {"LEVELS": self.chunk.bit_length() - 1}
+        self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
+        self.states = partial(torch.empty, (*self.shape[:2], self.chunks, dk, dv), device=v.device, dtype=kept_in(dot))
+
+    def options(self, kernel: str) -> dict[str, Any]:
+        """Return the shapes of a kernel's tiles. A program of one chunk has loops too short to fetch ahead in, which
+        would take the room of other programs."""
+        block = min(BLOCK[kernel], width_of(self.shape[-1]))
+        wide = self.key * (2 if self.channel else 1) > 64
+        warps = (WIDE_WARPS if wide else WARPS)[kernel]
+        few = {"maxnreg": REGISTERS[kernel]} if kernel in REGISTERS else {}
+        shape = {"CHUNK": self.chunk, "DK": self.key, "BV": block}
+        return {**shape, "num_warps": warps, "num_stages": 1, **few, **self.kinds}
+
+    def passed(self, states: Tensor, g: Tensor, given: Tensor | None, left: Tensor | None, *, back: bool) -> None:
+        (_, chunks, dk, dv, _), block = self.sizes, PASSED["BLOCK"]
+        outer_kernels.passed[(self.heads, triton.cdiv(dk * dv, block))](
+            states, g, g if given is None else given.contiguous(), g if left is None else left, chunks, dk, dv,
+            CHUNK=self.chunk, CHANNEL=self.channel, BACK=back, GIVEN=given is not None, LEFT=left is not None, **PASSED,
+        )  # fmt: skip
+
+    def forward(self, state: Tensor | None) -> tuple[Tensor, ...]:
+        _, chunks, dk, dv, _ = self.sizes
+        g = self.empty(*self.shape[:2], chunks * self.chunk, dk if self.channel else 1)
+        # What is not there is not read either, but a kernel takes no None beside tensors of other calls.
+        strength, skip = (g if x is None else x for x in (self.strength, self.skip))
+        states, last = self.states(), self.empty(*self.shape[:2], dk, dv)
+        outer_kernels.written[self.grid](
+            self.k, self.v, strength, self.log_decay, g, states, *self.sizes, STRONG=self.more["STRONG"],
+            **self.options("written"),
+        )  # fmt: skip
+        self.passed(states, g, state, last, back=False)
+        o = torch.empty_like(self.v)
+        outer_kernels.outputs[self.grid](
+            self.q, self.k, self.v, strength, skip, g, states, o, *self.sizes, **self.more, **self.levels,
+            **self.options("outputs"),
+        )  # fmt: skip
+        return o, last, g, states
+
+    def backward(
+        self, d_o: Tensor | None, d_last: Tensor | None, g: Tensor, states: Tensor, *, decays: bool, first: bool
+    ) -> tuple[Tensor | None, ...]:
+        """Return the slopes of all inputs; that of the log decay only if `decays`, of the state only if `first`."""
+        d_o = torch.zeros_like(self.v) if d_o is None else d_o.contiguous()
+        time, _, dk, dv, group = self.sizes
+        d_states, d_first = self.states(), self.empty(*self.shape[:2], dk, dv) if first else None
+        outer_kernels.pulled[self.grid](self.q, g, d_o, d_states, *self.sizes, **self.options("pulled"))
+        self.passed(d_states, g, d_last, d_first, back=True)
+        strength, skip = (g if x is None else x for x in (self.strength, self.skip))
+        d_q, d_k = (x.new_empty(*self.shape[:2], time, dk) for x in (self.q, self.k))
+        d_v, d_log = torch.empty_like(self.v), torch.empty_like(self.log_decay) if decays else None
+        d_strength = None if self.strength is None else torch.empty_like(self.strength)
+        d_skip = None if self.skip is None else self.empty(*self.shape[:2], self.chunks)
+        found = (d_q, d_k, d_v, *(g if x is None else x for x in (d_log, d_strength, d_skip)))
+        for made in SLOPES:
+            outer_kernels.slopes[self.grid](
+                self.q, self.k, self.v, strength, skip, g, states, d_states, d_o, *found, *self.sizes, **self.more,
+                **self.levels, DECAYS=decays, VALUES="VALUES" in made, KEYS="KEYS" in made, **self.options("slopes"),
+            )  # fmt: skip
+        if group > 1:
+            d_q, d_k = (x.unflatten(1, (-1, group)).sum(dim=2) for x in (d_q, d_k))
+        return d_q, d_k, d_v, d_log, d_strength, None if d_skip is None else d_skip.sum(dim=-1), d_first

@@ -1,0 +1,221 @@
+"""Triton kernels of the outer recurrence, forward and backward; nn/outer.py drives them. A program has one chunk.
+
+Inside a chunk, with G and E as in chunk_blocks.py and S the state before it:
+
+    written    W = sum_j (k_j e^(G_end - G_j)) v_j^T, and G itself
+    passed     S <- e^G_end S + W, from chunk to chunk: element by element, so that no product waits for another
+    outputs    o_i = (q_i e^G_i) S + sum_{j<=i} ((q_i E_ij) . k_j) v_j
+
+Backward, `pulled` is what `written` is forward, `passed` runs from the last chunk to the first, and `slopes` makes all
+slopes of a chunk at once. STRONG: k_j stands for b_j k_j, with a strength b per head and token. SKIP adds D v_i to o_i,
+D per head: it is a number on the diagonal of the scores. Keys may be those of `group` heads.
+"""
+
+import triton
+import triton.language as tl
+
+from assay.nn.chunk_blocks import (
+    above,
+    against_state,
+    below,
+    dot,
+    put,
+    put_columns,
+    scores,
+    scores_across,
+    stored,
+    sum_at,
+    sums,
+    tile,
+    to_left,
+    to_right,
+    weights_across,
+    weights_of,
+)
+from assay.nn.chunk_forward import FLOOR, LENGTHS
+
+
+@triton.jit
+def strengths(b, head, at, time, ROWS: tl.constexpr):
+    rows = at + tl.arange(0, ROWS)
+    return tl.load(b + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
+def strong_keys(k, b, head, at, time, dk, ROWS: tl.constexpr, DK: tl.constexpr, STRONG: tl.constexpr):
+    """Load a chunk's keys, times their strengths if they have some."""
+    keys = tile(k, at, time, dk, ROWS, DK)
+    if STRONG:
+        keys *= strengths(b, head, at, time, ROWS)
+    return keys
+
+
+@triton.jit
+def diagonal(rows: tl.constexpr):
+    return tl.arange(0, rows)[:, None] == tl.arange(0, rows)[None, :]
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def written(k, v, b, log_decay, g, writes, time, chunks, dk, dv, group, CHUNK: tl.constexpr, DK: tl.constexpr,
+            BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """G of a chunk, and what the chunk writes into the state after it."""
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = chunk * CHUNK
+    if CHANNEL:
+        steps = tl.maximum(tile(log_decay + head * time * dk, at, time, dk, CHUNK, DK), FLOOR)
+        own = tl.cumsum(steps, axis=0)
+        put(g + head * chunks * CHUNK * dk, own, at, chunks * CHUNK, dk, CHUNK, DK)
+        until = tl.sum(steps, axis=0)[None, :] - own
+    else:
+        rows = at + tl.arange(0, CHUNK)
+        step = tl.maximum(tl.load(log_decay + head * time + rows, mask=rows < time, other=0.0), FLOOR)
+        total = tl.cumsum(step, axis=0)
+        tl.store(g + head * chunks * CHUNK + rows, total)
+        until = (tl.sum(step, axis=0) - total)[:, None]
+    keys = strong_keys(k + head // group * time * dk, b, head, at, time, dk, CHUNK, DK, STRONG)
+    keys *= tl.exp(tl.minimum(until, 0.0))
+    for v0 in range(0, dv, BV):
+        values = stored(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
+        found = dot(tl.trans(keys), values, DOT)
+        put_columns(writes + (head * chunks + chunk) * dk * dv, found, 0, dk, dv, v0, DK, BV)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def pulled(q, g, d_o, pulls, time, chunks, dk, dv, group, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+           CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """What a chunk's outputs add to the slope of the state before it."""
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = chunk * CHUNK
+    own = sums(g + head * chunks * CHUNK * (dk if CHANNEL else 1), at, dk, CHUNK, DK, CHANNEL)
+    since = tile(q + head // group * time * dk, at, time, dk, CHUNK, DK) * tl.exp(own)
+    for v0 in range(0, dv, BV):
+        found = dot(tl.trans(since), stored(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV), DOT)
+        put_columns(pulls + (head * chunks + chunk) * dk * dv, found, 0, dk, dv, v0, DK, BV)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def passed(states, g, given, left, chunks, dk, dv, CHUNK: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+           CHANNEL: tl.constexpr, BACK: tl.constexpr, GIVEN: tl.constexpr, LEFT: tl.constexpr):  # fmt: skip
+    """In place, what each chunk writes becomes the state before it; BACK, what it pulls the slope of the state after
+    it. GIVEN: it begins with that state, not with zeros. LEFT: what comes out at the other end is written."""
+    head, own = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = own < dk * dv
+    states += head * chunks * dk * dv
+    g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    state = tl.zeros((BLOCK,), dtype=tl.float32)
+    if GIVEN:
+        state = tl.load(given + head * dk * dv + own, mask=inside, other=0.0)
+    for place in tl.range(0, chunks, num_stages=STAGES):
+        chunk = chunks - 1 - place if BACK else place
+        end = (chunk + 1) * CHUNK - 1
+        at = states + chunk * dk * dv + own
+        change = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        decay = tl.load(g + end * dk + own // dv, mask=inside, other=0.0) if CHANNEL else tl.load(g + end)
+        tl.store(at, state, mask=inside)
+        state = tl.exp(decay) * state + change
+    if LEFT:
+        tl.store(left + head * dk * dv + own, state, mask=inside)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def outputs(q, k, v, b, skip, g, states, o, time, chunks, dk, dv, group, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
+            DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr, SKIP: tl.constexpr,
+            DOT: tl.constexpr):  # fmt: skip
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at, keys_at, values_at = chunk * CHUNK, head // group * time * dk, head * time * dv
+    g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    queries = tile(q + keys_at, at, time, dk, CHUNK, DK)
+    keys = strong_keys(k + keys_at, b, head, at, time, dk, CHUNK, DK, STRONG)
+    met = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
+    if SKIP:
+        met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
+    queries *= tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
+    for v0 in range(0, dv, BV):
+        found = dot(met, stored(v + values_at, at, time, dv, v0, CHUNK, BV), DOT)
+        state = stored(states + (head * chunks + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
+        found += dot(queries, state, DOT)
+        put_columns(o + values_at, found, at, time, dv, v0, CHUNK, BV)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b, d_skip, time, chunks, dk, dv, group,
+           CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
+           STRONG: tl.constexpr, SKIP: tl.constexpr, DECAYS: tl.constexpr, VALUES: tl.constexpr, KEYS: tl.constexpr,
+           DOT: tl.constexpr):  # fmt: skip
+    """All slopes of a chunk: of VALUES first, then of KEYS, queries and what stands beside them, with tiles loaded
+    again, from a cache: both at once would need more registers than there are."""
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    keys_at = head // group * time * dk
+    q += keys_at
+    k += keys_at
+    v += head * time * dv
+    d_o += head * time * dv
+    states += (head * chunks + chunk) * dk * dv
+    d_states += (head * chunks + chunk) * dk * dv
+    if VALUES:
+        slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v + head * time * dv, head, chunk * CHUNK, time, dk, dv,
+                         CHUNK, LEVELS, DK, BV, CHANNEL, STRONG, SKIP, DOT)  # fmt: skip
+    if KEYS:
+        slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q + head * time * dk, d_k + head * time * dk,
+                       d_log + head * time * (dk if CHANNEL else 1), d_b, d_skip + head * chunks + chunk, head,
+                       chunk * CHUNK, time, dk, dv, CHUNK, LEVELS, DK, BV, CHANNEL, STRONG, SKIP, DECAYS,
+                       DOT)  # fmt: skip
+
+
+@triton.jit
+def slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, dv, CHUNK: tl.constexpr,
+                     LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
+                     STRONG: tl.constexpr, SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    queries = tile(q, at, time, dk, CHUNK, DK)
+    keys = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
+    met = scores_across(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    met = tl.where(above(CHUNK, False), met, 0.0)
+    if SKIP:
+        met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
+    end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
+    keys *= tl.exp(end - sums(g, at, dk, CHUNK, DK, CHANNEL))
+    for v0 in range(0, dv, BV):
+        found = dot(met, stored(d_o, at, time, dv, v0, CHUNK, BV), DOT)
+        found += dot(keys, stored(d_states, 0, dk, dv, v0, DK, BV), DOT)
+        put_columns(d_v, found, at, time, dv, v0, CHUNK, BV)
+
+
+@triton.jit
+def slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_k, d_log, d_b, d_skip, head, at, time, dk, dv,
+                   CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
+                   STRONG: tl.constexpr, SKIP: tl.constexpr, DECAYS: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Slopes of q and k are each head's own, also where heads share them. DECAYS: that of log a. G stands beside q and
+    k alone, as q e^G and k e^-G, so its slope is q dq - k dk, and that of the chunk's end what the state after it
+    receives: a log decay gets the sum of those from its own token on."""
+    queries, own = tile(q, at, time, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, CHANNEL)
+    keys = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
+    weights = weights_of(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
+    if SKIP:
+        tl.store(d_skip, tl.sum(tl.where(diagonal(CHUNK), weights, 0.0)))
+    found = to_left(weights, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    found += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(d_q, found, at, time, dk, CHUNK, DK)
+    slope = queries * found
+    across = weights_across(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
+    found = to_right(across, queries, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    end, rows = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL), at + tl.arange(0, CHUNK)
+    pulled_by_state = tl.exp(end - own) * against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    found += pulled_by_state
+    if DECAYS:
+        kept = tl.zeros((DK,), dtype=tl.float32)
+        for v0 in range(0, dv, BV):
+            state, after = stored(states, 0, dk, dv, v0, DK, BV), stored(d_states, 0, dk, dv, v0, DK, BV)
+            kept += tl.sum(state.to(tl.float32) * after.to(tl.float32), axis=1)
+        slope -= keys * found
+        last = tl.exp(end) * kept[None, :] + tl.sum(keys * pulled_by_state, axis=0)[None, :]
+        if CHANNEL:
+            put(d_log, tl.cumsum(slope, axis=0, reverse=True) + last, at, time, dk, CHUNK, DK)
+        else:
+            total = tl.cumsum(tl.sum(slope, axis=1), axis=0, reverse=True) + tl.sum(last)
+            tl.store(d_log + rows, total, mask=rows < time)
+    if STRONG:
+        plain = tile(k, at, time, dk, CHUNK, DK)
+        tl.store(d_b + head * time + rows, tl.sum(plain * found, axis=1), mask=rows < time)
+        found *= strengths(b, head, at, time, CHUNK)
+    put(d_k, found, at, time, dk, CHUNK, DK)
