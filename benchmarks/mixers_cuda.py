@@ -68,10 +68,7 @@ PARTS = ("gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_n
 KERNELS = {
     "products": ("gemm", "nvjet", "cutlass", "cublas", "wgmma", "splitk"),
     "heads": ("_written", "_slopes", "_convolved", "_weights", "_replaced"),
-    "scan": (
-        *("cumulate", "overlaps", "solve", "unwritten", "carry", "outputs", "slopes", "_taylor"),
-        *("strong_keys", "written", "pulled", "passed"),
-    ),
+    "scan": ("cumulate", "overlaps", "solve", "written", "carry", "outputs", "slopes", "_taylor", "pulled", "passed"),
     "norm and gate": ("_read", "_gated_normed", "_recalled", "_held"),
     "decays": ("_gates",),
 }

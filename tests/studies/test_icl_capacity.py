@@ -113,6 +113,12 @@ def test_the_page_shows_what_the_shipped_records_say(script: Callable[[str], Mod
     assert len(shipped.records("icl.capacity")) == 150 and "edge" in page_of.block()
 
 
+def test_the_page_shows_zoology_s_mixers_as_the_shipped_records_have_them(script: Callable[[str], ModuleType]) -> None:
+    page_of = script("docs/zoology_icl.py")
+    page = page_of.PAGE.read_text(encoding="utf-8")
+    assert page_of.placed(page) == page, "run python docs/zoology_icl.py"
+
+
 def test_a_row_at_an_edge_is_neither_the_best_nor_compared() -> None:
     """It might be better still: what it recalls is shown, and no difference."""
     poor = {**RECALLS, 16: 0.7, 32: 0.4}

@@ -48,6 +48,7 @@ def reproduce(words: list[str]) -> int:
     parser.add_argument("--file", type=Path, help="claims of your own: a JSON object of claims by name")
     parser.add_argument("--out", default="results", help=flags.OUT)
     parser.add_argument("--device", default="auto", help=flags.DEVICE)
+    parser.add_argument("--backend", default="torch", help=flags.BACKEND)
     parser.add_argument("--executor", default="local", help=flags.EXECUTOR)
     parser.add_argument("--workers", type=int, default=0, help=flags.WORKERS)
     parser.add_argument("--quick", action="store_true", help="run the claim alone, without what its certificate needs")
@@ -58,7 +59,7 @@ def reproduce(words: list[str]) -> int:
         for name, found in known.items():
             print(f"{name}: {found.claim}\n  {found.source}\n  {_took(took.get(name))}")
         return 0
-    placing = {key: getattr(args, key) for key in ("out", "device", "executor", "workers")}
+    placing = {key: getattr(args, key) for key in ("out", "device", "backend", "executor", "workers")}
     execution = construct(Execution, placing, what="assay reproduce")
     chosen = list(known) if "all" in args.names else args.names
     for name in chosen:

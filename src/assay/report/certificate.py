@@ -15,7 +15,7 @@ call `examined`.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
@@ -121,7 +121,7 @@ def examined(name: str, claim: Claim, look: Look, measured: Measured = lambda ch
     chooses = bool(claim.grid.keys() & search.tried.keys())
     if chooses:
         claim = replace(claim, grid={**claim.grid, **search.tried})
-        runs, stored = look(claim, every)
+        runs, stored = look(claim, search.has_compared)
         found = _judged(name, claim, runs, stored, measured)
     of_the_best = chooses and not certificate.number.rows.keys() & search.tried.keys()
     doubled, more = look(varied(claim, certificate.longer), search.has_chosen if of_the_best else every)
@@ -197,10 +197,17 @@ class Search:
     records: tuple[Record, ...]
     arms: tuple["_Arm", ...] = ()
 
+    def has_compared(self, run: Run) -> bool:
+        """Whether a run is of a recipe that was compared for its arm, or of no arm."""
+        return self._fits(run, lambda arm: arm.recipes)
+
     def has_chosen(self, run: Run) -> bool:
         """Whether a run is of the recipe that is best for its arm, or of no arm."""
-        own = [arm.best for arm in self.arms if has_options(run, arm.rows)]
-        return not own or _recipe(run, list(self.tried)) in own
+        return self._fits(run, lambda arm: {arm.best})
+
+    def _fits(self, run: Run, recipes: Callable[["_Arm"], Collection[tuple[Any, ...]]]) -> bool:
+        own = [arm for arm in self.arms if has_options(run, arm.rows)]
+        return not own or any(_recipe(run, list(self.tried)) in recipes(arm) for arm in own)
 
 
 def varied(claim: Claim, options: Mapping[str, Any], axes: Axes | None = None) -> Claim:
@@ -210,22 +217,24 @@ def varied(claim: Claim, options: Mapping[str, Any], axes: Axes | None = None) -
 
 
 def searched(claim: Claim, own: Sequence[Run], look: Look) -> Search:
-    """Compare the recipes of the certificate's grid, widened while the best of an arm is at its edge."""
+    """Compare the recipes of the certificate's grid, widened while the best of an arm is at its edge. Values beyond the
+    first have to be there for the arms at an edge; other arms are compared by those that are."""
     certificate = claim.certificate
     assert certificate is not None
     tried = {axis: sorted(values) for axis, values in certificate.tried.items()}
     found: Search | None = None
     while True:
         runs, stored = look(varied(claim, certificate.on, tried), every)
-        records = _those(runs, stored)
-        if missing := len(runs) - len(records):
-            said = f"{missing} of {len(runs)} runs of other recipes are not stored"
+        at_edges = [arm.rows for arm in found.arms if arm.edges] if found else [{}]
+        needed = [run for run in runs if any(has_options(run, rows) for rows in at_edges)]
+        if missing := len(needed) - len(_those(needed, stored)):
+            said = f"{missing} of {len(needed)} runs of other recipes are not stored"
             if found is None:
-                return Search(Part("recipe", False, said), tried, records)
+                return Search(Part("recipe", False, said), tried, _those(runs, stored))
             return replace(found, part=replace(found.part, said=f"{found.part.said}; of a wider grid {said}"))
-        arms = [_compared(certificate, arm, own, records, tried) for arm in certificate.arms]
-        said = "; ".join(arm.said for arm in arms)
-        found = Search(Part("recipe", all(arm.holds for arm in arms), said), tried, records, tuple(arms))
+        arms = [_compared(certificate, arm, own, runs, stored, tried) for arm in certificate.arms]
+        part = Part("recipe", all(arm.holds for arm in arms), "; ".join(arm.said for arm in arms))
+        found = Search(part, tried, _those(runs, stored), tuple(arms))
         wider = widened(tried, [edge for arm in arms for edge in arm.edges], certificate.tried)
         if wider == tried:
             return found
@@ -250,6 +259,7 @@ class _Arm:
     """The recipes of one arm, compared by the means of their seeds."""
 
     rows: Mapping[str, Any]
+    recipes: Collection[tuple[Any, ...]]
     best: tuple[Any, ...]
     said: str
     holds: bool
@@ -258,17 +268,24 @@ class _Arm:
 
 
 def _compared(
-    certificate: Certificate, arm: Mapping[str, Any], own: Sequence[Run], records: Sequence[Record], tried: Axes
-) -> _Arm:
-    scores = _scores(certificate.metric, [r for r in records if has_options(r.run, arm)], list(tried))
-    mine = {_recipe(run, list(tried)) for run in own if has_options(run, arm)}
+    certificate: Certificate, arm: Mapping[str, Any], own: Sequence[Run], runs: Sequence[Run],
+    stored: Mapping[str, Record], tried: Axes,
+) -> _Arm:  # fmt: skip
+    """Compare the recipes of an arm of which all runs are stored."""
+    axes = list(tried)
+    planned = [run for run in runs if has_options(run, arm)]
+    lacking = {_recipe(run, axes) for run in planned if identity(run) not in stored}
+    whole = [run for run in planned if _recipe(run, axes) not in lacking]
+    scores = _scores(certificate.metric, _those(whole, stored), axes)
+    tried = {axis: sorted({recipe[at] for recipe in scores}) for at, axis in enumerate(axes)}
+    mine = {_recipe(run, axes) for run in own if has_options(run, arm)}
     top = best = max(scores, key=lambda recipe: (fmean(scores[recipe].values()), recipe in mine))
     name = "".join(f"{key.rpartition('.')[2].strip('0123456789')} {value}: ".lstrip() for key, value in arm.items())
     count = f"{name}of {len(scores)} recipes over {' and '.join(tried)} "
     if len(mine) == 1:  # otherwise it chooses for itself
         (recipe,) = mine
         if recipe not in scores:
-            return _Arm(arm, best, f"{count}none is its own", False, ())
+            return _Arm(arm, scores.keys(), best, f"{count}none is its own", False, ())
         if not _told_above(scores[best], scores[recipe]):
             best = recipe
     edges = _edges(best, tried)
@@ -285,7 +302,7 @@ def _compared(
         more = paired_difference(scores[top], scores[best])
         apart_by = f"better by {more.mean:.2g} [{more.low:.2g}, {more.high:.2g}]"
         said += f"; the best by mean, {_named(top, tried)}, is not told above it ({apart_by}){_at(_edges(top, tried))}"
-    return _Arm(arm, best, count + said, not edges and not apart, edges)
+    return _Arm(arm, scores.keys(), best, count + said, not edges and not apart, edges)
 
 
 def _named(recipe: Sequence[float], tried: Axes) -> str:

@@ -5,7 +5,6 @@ through 90 %, and the recalled bits are of those seeds alone; a row without any 
 it is shown. Mixers with a short convolution are never ranked with those without one: it does half the work.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -233,10 +232,11 @@ def _by_state(row: Row) -> Points:
 
 
 def _published_accuracy(row: Row) -> float | None:
-    """The published point of the mixer that is nearest in state, if it is within a third."""
+    """The published point of the mixer that is nearest in state, if it is at most a quarter smaller: the authors do not
+    count the short convolutions inside a mixer, which are counted here."""
     own = [anchor for anchor in anchors() if anchor.ours == measured(row)] if row.first else []
-    nearest = min(own, key=lambda anchor: abs(math.log(anchor.state_bytes / _state(row))), default=None)
-    return nearest.accuracy if nearest and 0.75 < nearest.state_bytes / _state(row) < 1.34 else None
+    near = [anchor for anchor in own if 0.75 < anchor.state_bytes / _state(row) < 1.05]
+    return max(near, key=lambda anchor: anchor.state_bytes).accuracy if near else None
 
 
 def _published(found: Sequence[Row]) -> list[dict[str, Any]]:

@@ -157,6 +157,7 @@ CLAIMS = {
             "seed, the best of four rates"
         ),
         study="icl",
+        series=("curve",),
         preset="zoology",
         grid={
             "model": [
@@ -164,6 +165,7 @@ CLAIMS = {
             ],
             # A fifth of the authors' steps: data is new at every step here, where theirs comes 32 times.
             "train.max_steps": [4500],
+            "optimizer.lr": list(map(float, RATES)),
         },
         tables=("capacity_conv",),
         certificate=Certificate(
