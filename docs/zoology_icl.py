@@ -3,20 +3,24 @@
 python docs/zoology_icl.py
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from masks_perplexity import between
 
 from assay.core import shipped
 from assay.core.run import Record
+from assay.metrics.intervals import paired_difference, share
+from assay.report.rows import Row
 from assay.report.text import with_interval
+from assay.studies.icl.anchors import anchors
 from assay.studies.icl.claims import PUBLISHED
 from assay.studies.icl.learning import measured
 from assay.studies.icl.report import trained
 
 PAGE = Path(__file__).parent / "icl.md"
 STEPS = (4500, 9000)
-COLUMNS = ("mixer", "d", "state, kB", "rate", "after 156M tokens", "after 311M tokens", "published")
+COLUMNS = ("mixer", "d", "state, kB", "theirs", "rate", "156M tokens", "at one rate", "311M tokens", "published")
 
 
 def in_zoology(record: Record) -> bool:
@@ -25,7 +29,8 @@ def in_zoology(record: Record) -> bool:
 
 
 def block() -> str:
-    """The mixers in their published order, with the recall of both trainings."""
+    """The mixers in their published order, with the recall of both trainings: each seed at the rate that the others
+    chose, and all at the rate of the longer one."""
     there = [record for record in shipped.records("icl") if in_zoology(record)]
     short, long = (
         {measured(row): row for row in trained(r for r in there if r.run.options["train"]["max_steps"] == steps)}
@@ -34,10 +39,24 @@ def block() -> str:
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     for name, (width, published) in PUBLISHED.items():
         row, doubled = short[name], long[name]
-        scores = [with_interval(some.interval("accuracy", bounded=True), ".3f") for some in (row, doubled)]
-        state = f"{4 * row.first['state_scalars'] / 1000:.1f}"
-        lines.append(f"| `{name}` | {width} | {state} | {row.tuned_words} | {' | '.join(scores)} | {published} |")
-    return "\n".join(lines)
+        (rate,) = doubled.tried
+        fixed = share([record.metrics["accuracy"] for record in row.tried[rate].values()])
+        found = [row.interval("accuracy", bounded=True), fixed, doubled.interval("accuracy", bounded=True)]
+        scores = " | ".join(with_interval(each, ".3f") for each in found if each is not None)
+        theirs = next(a.state_bytes for a in anchors() if a.ours == name and a.accuracy == published)
+        state = f"{4 * row.first['state_scalars'] / 1000:.1f} | {theirs / 1000:.1f}"
+        lines.append(f"| `{name}` | {width} | {state} | {row.tuned_words} | {scores} | {published} |")
+    return "\n".join([*lines, "", apart(short, long)])
+
+
+def apart(short: Mapping[str, Row], long: Mapping[str, Row]) -> str:
+    """How far the last neighbours of the order that are mixers with a state lie apart, paired over seeds."""
+    above, below = list(PUBLISHED)[3:5]
+    said = []
+    for rows, tokens in ((short, "156M"), (long, "311M")):
+        found = paired_difference(rows[above].values("accuracy"), rows[below].values("accuracy"))
+        said.append(f"{found.mean:+.3f} [{found.low:.3f}, {found.high:.3f}] after {tokens} tokens")
+    return f"`{above}` less `{below}`, paired over seeds: {', '.join(said)}."
 
 
 def placed(page: str) -> str:

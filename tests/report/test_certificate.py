@@ -1,11 +1,14 @@
 """A certificate: the search that widens by itself, what doubled training may move, and how many seeds tell."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
+from assay.core.errors import UserError
 from assay.core.run import Record, Run
 from assay.metrics.intervals import Interval, student_t
 from assay.report.certificate import Finding, Keep, Look, enough, examined, steady, widened
@@ -111,34 +114,88 @@ def test_the_next_value_of_an_axis_is_1_or_3_times_a_power_of_ten() -> None:
     assert widened(start, [], start) == {"lr": [0.003, 0.01], "decay": [0.25]}
 
 
-def test_a_claim_that_chooses_its_recipe_is_doubled_at_the_best_of_each_arm() -> None:
-    """Of two arms, one is best at .01 and one at .03; runs of neither, such as references, are doubled too."""
-    seen: list[tuple[int, str, float]] = []
+Arms = Callable[[str, float, int], float | None]
+"""The score of a coder at a rate with a seed; None: it was not run."""
+
+
+def two_arms(score: Arms, start: Sequence[float], *, in_preset: bool = False) -> tuple[Finding, set[tuple[str, float]]]:
+    """What is found about coders `a` and `b`, beside references, and which recipes were doubled."""
+    doubled: set[tuple[str, float]] = set()
 
     def look(claim: Claim, keep: Keep) -> tuple[Sequence[Run], Mapping[str, Record]]:
-        steps = claim.grid.get("steps", [claim.options["steps"]])[0]
-        places = [(coder, lr) for coder in ("a", "b", "none") for lr in claim.grid["lr"]]
-        planned = [
-            Run("planted", {"coder": coder, "lr": lr, "steps": steps}, seed, {})
-            for coder, lr in places
-            for seed in range(5)
-        ]
+        steps = claim.grid.get("steps", [100])[0]
+        rates = claim.grid.get("lr", start)
+        options = [{"coder": coder, "lr": lr, "steps": steps} for coder in ("a", "b", "none") for lr in rates]
+        planned = [Run("planted", {**each}, seed, {}) for each in options for seed in range(5)]
         runs = [run for run in planned if keep(run)]
-        best = {"a": 0.01, "b": 0.03, "none": 0.01}
-        values = {run: 0.7 - abs(run.options["lr"] - best[run.options["coder"]]) + noise(run.seed) for run in runs}
-        records = [Record(run, "done", {"score": value, "validation": value}) for run, value in values.items()]
-        seen.extend((steps, run.options["coder"], run.options["lr"]) for run in runs)
+        doubled.update((run.options["coder"], run.options["lr"]) for run in runs if steps != 100)
+        values = {run: score(run.options["coder"], run.options["lr"], run.seed) for run in runs}
+        records = [Record(run, "done", {"score": v, "validation": v}) for run, v in values.items() if v is not None]
         return runs, {identity(record.run): record for record in records}
 
     assert CHOOSES.certificate is not None
-    both = replace(CHOOSES.certificate, arms=({"coder": "a"}, {"coder": "b"}))
+    arms = replace(CHOOSES.certificate, tried={"lr": tuple(start)}, arms=({"coder": "a"}, {"coder": "b"}))
+    claim = replace(CHOOSES, grid={} if in_preset else {"lr": tuple(start)}, certificate=arms)
+    return examined("planted", claim, look), doubled
+
+
+def peak(at: float, lr: float) -> float:
+    return 0.7 - 0.1 * abs(math.log10(lr / at))
+
+
+def test_a_claim_that_chooses_its_recipe_is_doubled_at_the_best_of_each_arm() -> None:
+    """Of two arms, one is best at .01 and one at .03; runs of neither, such as references, are doubled too."""
     rates = (0.003, 0.01, 0.03, 0.1)
-    found = examined(
-        "planted", replace(CHOOSES, grid={"lr": rates}, certificate=replace(both, tried={"lr": rates})), look
-    )
-    doubled = {(coder, lr) for steps, coder, lr in seen if steps != CLAIM.options["steps"]}
+    best = {"a": 0.01, "b": 0.03, "none": 0.01}
+    found, doubled = two_arms(lambda coder, lr, seed: peak(best[coder], lr) + noise(seed), rates)
     assert doubled == {("a", 0.01), ("b", 0.03), *(("none", lr) for lr in rates)}
     assert found.parts[0].holds, found.parts[0].said
+
+
+@pytest.mark.parametrize("in_preset", [False, True])
+def test_wider_runs_have_to_be_there_for_the_arms_at_an_edge_alone(in_preset: bool) -> None:
+    """Arm a is best at .03, beyond the rates to begin with, which the claim has or its preset; b is best at .003."""
+    best = {"a": 0.03, "b": 0.003, "none": 0.003}
+
+    def score(coder: str, lr: float, seed: int, *, lacks: str) -> float | None:
+        return None if coder == lacks and lr > 0.02 else peak(best[coder], lr) + noise(seed)
+
+    start = (0.001, 0.003, 0.01)
+    found, _ = two_arms(partial(score, lacks="b"), start, in_preset=in_preset)
+    assert found.parts[0].holds and "a: of 5 recipes, lr=0.03" in found.parts[0].said
+    assert "b: of 3 recipes, lr=0.003" in found.parts[0].said
+    counted = {(record.run.options["coder"], record.run.options["lr"]) for record in found.judged[0].records}
+    assert ("a", 0.03) in counted and ("b", 0.01) in counted and ("b", 0.03) not in counted
+    found, _ = two_arms(partial(score, lacks="a"), start, in_preset=in_preset)
+    assert not found.parts[0].holds and "of a wider grid 5 of 20 runs of other recipes are not stored" in str(
+        found.parts
+    )
+
+
+def test_a_rate_at_an_edge_that_may_be_better_is_an_edge_unless_it_is_as_good() -> None:
+    """Arm a: one seed is far better at the edge, the others are worse. Arm b: all rates are alike."""
+
+    def score(coder: str, lr: float, seed: int) -> float | None:
+        if lr > 0.1:
+            return None
+        if coder == "a" and lr == 0.1:
+            return 0.9 if seed == 0 else 0.6 + noise(seed)
+        return 0.5 if coder != "a" else peak(0.03, lr) + noise(seed)
+
+    found, _ = two_arms(score, (0.003, 0.01, 0.03, 0.1))
+    assert not found.parts[0].holds
+    assert (
+        "a: of 4 recipes, lr=0.03 is the best by mean (validation 0.7), but lr=0.1 may be better" in found.parts[0].said
+    )
+
+
+def test_an_arm_without_a_run_is_an_error() -> None:
+    assert CHOOSES.certificate is not None
+    with pytest.raises(UserError, match="no run of the plan has"):
+        verdict(
+            lambda lr, steps, seed: 0.5 + noise(seed),
+            replace(CHOOSES, certificate=replace(CHOOSES.certificate, arms=({"coder": "none"},))),
+        )
 
 
 def test_a_goal_that_is_reached_asks_for_no_search() -> None:
@@ -158,6 +215,7 @@ def test_as_many_seeds_are_asked_for_as_tell_the_effect_seen_four_times_of_five(
     share = np.mean([one.low is not None and one.low > 0 for one in drawn])
     assert 0.74 < share < 0.9, f"{needed} seeds: {share}"
     assert seeds_needed(check, Interval(0.0, -1.0, 1.0, 5)) is None, "at the limit"
+    assert seeds_needed(check, Interval(0.0, 0.0, 0.0, 5)) is None, "at the limit, without a spread"
 
 
 def counted(check: Check, *values: float) -> Judged:

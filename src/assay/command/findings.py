@@ -235,6 +235,8 @@ def _line(one: Finding) -> str:
 def _details(one: Finding) -> str:
     devices = sorted({record.run.numerics.device for record in one.records})
     made = f"{len(one.records)} records on {' and '.join(devices)}" if one.records else "No records"
+    if others := {record.run.id for record in one.behind} - {record.run.id for record in one.records}:
+        made += f", and {len(others)} more behind its certificate"
     lines = [f"## {one.name}", f"*{one.claim.claim}* ({one.claim.source})"]
     checks = [f"- **{j.verdict}** {j.check.what}: {j.number}; wanted {j.check.wanted}" for j in one.judged]
     parts = ["Certificate:", "", *(f"- {part}" for part in one.parts)] if one.parts else []

@@ -2,7 +2,8 @@
 
     recipe              no recipe of the grid is told above the claim's own by the seeds, and its own is at no edge;
                         while the best is at an edge, the grid gets the next value there, up to a limit. A better mean
-                        that is not told above it may lie at an edge: it is named, with the paired difference
+                        that is not told above it may lie at an edge: it is named, with the paired difference. Of a
+                        claim that chooses by itself none at an edge may be better by more than NEAR
     doubled training    twice the training leaves the number inside its interval, or the goal was reached without it; of
                         a worst or best seed, the share of seeds that pass inside Wilson's. A claim that chooses its
                         recipe by itself is doubled at the best of each arm
@@ -21,7 +22,8 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from assay.core.run import Record, Run, flat
+from assay.core.errors import UserError
+from assay.core.run import Record, Run, canonical, flat
 from assay.metrics.intervals import paired_difference
 from assay.report.claims import (
     Certificate,
@@ -42,8 +44,13 @@ WIDER = 3
 SCALE = tuple(float(f"{digit}e{power}") for power, digit in product(range(-9, 7), (1, 3)))
 """1, 3, 10, 30, ...: where the next value of a rate or a decay is taken from."""
 
+NEAR = 0.02
+"""What a recipe at an edge may be better by, as a share of the best, and count as no better."""
+
 Axes = Mapping[str, Sequence[Any]]
 """Dotted options and the values that are tried of each."""
+Scores = Mapping[tuple[Any, ...], Mapping[int, float]]
+"""By recipe and seed."""
 Keep = Callable[[Run], bool]
 Look = Callable[[Claim, Keep], tuple[Sequence[Run], Mapping[str, Record]]]
 """Plans a claim's runs, as far as they are kept, and gives their records by identity: those that are stored, or all,
@@ -118,7 +125,7 @@ def examined(name: str, claim: Claim, look: Look, measured: Measured = lambda ch
         reached = [Part(part, True, "the goal was reached", asked=False) for part in ("recipe", "doubled training")]
         return replace(found, parts=(*reached, enough(found.judged)))
     search = searched(claim, runs, look)
-    chooses = bool(claim.grid.keys() & search.tried.keys())
+    chooses = any(arm.chooses for arm in search.arms)
     if chooses:
         claim = replace(claim, grid={**claim.grid, **search.tried})
         runs, stored = look(claim, search.has_compared)
@@ -261,10 +268,13 @@ class _Arm:
     rows: Mapping[str, Any]
     recipes: Collection[tuple[Any, ...]]
     best: tuple[Any, ...]
+    chooses: bool
+    """Whether the claim has several recipes of it, and chooses by itself."""
     said: str
     holds: bool
     edges: tuple[tuple[str, bool], ...]
-    """Where the best recipe is the last of those tried: the axis, and whether at its upper end."""
+    """Where the best recipe is the last of those tried: the axis, and whether at its upper end. Where the claim chooses
+    by itself, also those that may be better than the best."""
 
 
 def _compared(
@@ -277,32 +287,55 @@ def _compared(
     lacking = {_recipe(run, axes) for run in planned if identity(run) not in stored}
     whole = [run for run in planned if _recipe(run, axes) not in lacking]
     scores = _scores(certificate.metric, _those(whole, stored), axes)
-    tried = {axis: sorted({recipe[at] for recipe in scores}) for at, axis in enumerate(axes)}
     mine = {_recipe(run, axes) for run in own if has_options(run, arm)}
-    top = best = max(scores, key=lambda recipe: (fmean(scores[recipe].values()), recipe in mine))
+    if not scores or not mine:
+        raise UserError(f"certificate about {certificate.about}: no run of the plan has {canonical(arm)}.")
+    tried = {axis: sorted({recipe[at] for recipe in scores}) for at, axis in enumerate(axes)}
     name = "".join(f"{key.rpartition('.')[2].strip('0123456789')} {value}: ".lstrip() for key, value in arm.items())
-    count = f"{name}of {len(scores)} recipes over {' and '.join(tried)} "
-    if len(mine) == 1:  # otherwise it chooses for itself
+    count = f"{name}of {len(scores)} recipes, "
+    top = best = _best(scores, mine)
+    chooses = len(mine) > 1
+    metric, likely = certificate.metric.removeprefix("-"), {best}
+    if chooses:
+        likely |= {
+            recipe for recipe in scores if _edges(recipe, tried) and _may_be_better(scores[recipe], scores[best])
+        }
+        said = f"{_named(best, tried)} is the best by mean ({metric} {abs(fmean(scores[best].values())):.4g})"
+    else:
         (recipe,) = mine
         if recipe not in scores:
-            return _Arm(arm, scores.keys(), best, f"{count}none is its own", False, ())
+            return _Arm(arm, scores.keys(), best, False, f"{count}none is its own", False, ())
         if not _told_above(scores[best], scores[recipe]):
             best = recipe
-    edges = _edges(best, tried)
-    apart = len(mine) == 1 and best not in mine
-    metric, score = certificate.metric.removeprefix("-"), abs(fmean(scores[best].values()))
-    if apart:
-        mean = abs(fmean(scores[recipe].values()))
-        said = f"{_named(best, tried)} is told above its own ({metric} {score:.4g}, its own {mean:.4g})"
-    else:
-        which = "is its own, and none is told above it" if len(mine) == 1 else "is the best by mean"
-        said = f"{_named(best, tried)} {which} ({metric} {score:.4g})"
+        likely, found = {best}, f"({metric} {abs(fmean(scores[best].values())):.4g}"
+        if best == recipe:
+            said = f"{_named(best, tried)} is its own, and none is told above it {found})"
+        else:
+            its = abs(fmean(scores[recipe].values()))
+            said = f"{_named(best, tried)} is told above its own {found}, its own {its:.4g})"
+    edges = tuple(sorted({edge for one in likely for edge in _edges(one, tried)}))
+    others = " or ".join(_named(one, tried) for one in sorted(likely - {best}))
+    said += f", but {others} may be better" if others else ""
     said += _at(edges)
     if top != best:
         more = paired_difference(scores[top], scores[best])
         apart_by = f"better by {more.mean:.2g} [{more.low:.2g}, {more.high:.2g}]"
         said += f"; the best by mean, {_named(top, tried)}, is not told above it ({apart_by}){_at(_edges(top, tried))}"
-    return _Arm(arm, scores.keys(), best, count + said, not edges and not apart, edges)
+    holds = not edges and (chooses or best in mine)
+    return _Arm(arm, scores.keys(), best, chooses, count + said, holds, edges)
+
+
+def _best(scores: Scores, mine: Collection[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The recipe with the best mean; of equal ones, one that the claim has."""
+    return max(scores, key=lambda recipe: (fmean(scores[recipe].values()), recipe in mine))
+
+
+def _may_be_better(mine: Mapping[int, float], best: Mapping[int, float]) -> bool:
+    """Whether the interval of the difference reaches NEAR of the best beyond it."""
+    if mine == best or not all(map(math.isfinite, (*mine.values(), *best.values()))):
+        return False
+    high = paired_difference(mine, best).high
+    return high is not None and high > NEAR * abs(fmean(best.values()))
 
 
 def _named(recipe: Sequence[float], tried: Axes) -> str:
@@ -321,7 +354,7 @@ def _ends(value: float, values: Sequence[float]) -> list[bool]:
     return [upper for upper, end in ((False, min(values)), (True, max(values))) if value == end]
 
 
-def _scores(metric: str, records: Sequence[Record], axes: Sequence[str]) -> dict[tuple[Any, ...], dict[int, float]]:
+def _scores(metric: str, records: Sequence[Record], axes: Sequence[str]) -> Scores:
     """The mean of each seed's runs, by recipe. A run that diverged is the worst for its recipe."""
     path, sign = metric.removeprefix("-").split("."), -1 if metric.startswith("-") else 1
     found: dict[tuple[Any, ...], dict[int, list[float]]] = {}

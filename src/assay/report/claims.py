@@ -74,9 +74,9 @@ class Check:
     """Which runs of the plan: dotted options and their values. With a metric they may differ in their seed alone."""
     over: Literal["mean", "min", "max"] = "mean"
     """How the seeds are pooled: their mean with its interval, or the smallest or largest seed, without one."""
-    measure: Callable[[Sequence[Record]], Interval | None] | None = None
-    """Instead of a metric: the number that the chosen records give together; None where they do not give one. It raises
-    UserError where it needs files of the runs that are not there."""
+    measure: Callable[[Sequence[Record]], Interval | Mapping[int, float] | None] | None = None
+    """Instead of a metric: the number that the chosen records give together, or one for each seed; None where they do
+    not give one. It raises UserError where it needs files of the runs that are not there."""
     at_least: float | None = None
     at_most: float | None = None
     target: float | None = None
@@ -238,16 +238,22 @@ def judge(
                 return Judged(check, Verdict("no record"), None, reason=str(error))
         if found is None:
             return Judged(check, Verdict("not reproduced"), None, reason="the records do not give this number")
+        if not isinstance(found, Interval):
+            return _of_seeds(check, found, there)
         return Judged(check, decided(check, found), found, records=tuple(there))
     values = {r.run.seed: number_at(r.metrics, check.metric.split(".")) for r in there if r.status == "done"}
     numbers = {seed: value for seed, value in values.items() if value is not None}
     if len(numbers) < len(needed):
         reason = f"{check.metric} is there for {len(numbers)} of {len(needed)} seeds"
         return Judged(check, Verdict("not reproduced"), None, reason=reason)
+    return _of_seeds(check, numbers, there)
+
+
+def _of_seeds(check: Check, numbers: Mapping[int, float], records: Sequence[Record]) -> Judged:
     each = list(numbers.values())
     extreme = min(each) if check.over == "min" else max(each)
     found = student_t(each) if check.over == "mean" else Interval(extreme, None, None, len(each))
-    return Judged(check, decided(check, found), found, numbers, records=tuple(there))
+    return Judged(check, decided(check, found), found, numbers, records=tuple(records))
 
 
 def decided(check: Check, found: Interval) -> Verdict:
@@ -275,7 +281,7 @@ def seeds_needed(check: Check, found: Interval) -> int | None:
     distance = min(abs(found.mean - limit) for limit in check.band if math.isfinite(limit))
     spread = (found.high - found.low) / 2 / _half(found.n, stdtrit)
     if spread == 0:
-        return 2
+        return 2 if distance else None
 
     def told(n: int) -> bool:
         return (_half(n, stdtrit) + float(stdtrit(max(1, n - 1), POWER)) / math.sqrt(n)) * spread <= distance

@@ -1,11 +1,10 @@
 """What others published about learning in context, and what has to come out here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from assay.core.run import Record
-from assay.metrics.intervals import Interval, student_t
 from assay.report.claims import Certificate, Check, Claim
 from assay.studies.icl.presets import IN_ZOOLOGY, RATES, ZOOLOGY
 
@@ -38,9 +37,9 @@ PUBLISHED = {
 """Zoology's recall with a state of 16 to 34 kB: the width of the model, and its accuracy (anchors.json)."""
 
 
-def order_agreement(records: Sequence[Record]) -> Interval | None:
-    """Return Kendall's tau between the mixers' published accuracies and ours, over seeds: each seed ranks its own
-    models, at the rates that the other seeds chose. None where a mixer is missing or a seed of it diverged."""
+def order_agreement(records: Sequence[Record]) -> Mapping[int, float] | None:
+    """Return Kendall's tau between the mixers' published accuracies and ours by seed: each seed ranks its own models,
+    at the rates that the other seeds chose. None where a mixer is missing or a seed of it diverged."""
     from assay.studies.icl.learning import measured
     from assay.studies.icl.report import trained
 
@@ -48,7 +47,7 @@ def order_agreement(records: Sequence[Record]) -> Interval | None:
     seeds = sorted(set.intersection(*map(set, ours.values()))) if ours.keys() == PUBLISHED.keys() else []
     if not seeds or any(len(values) > len(seeds) for values in ours.values()):
         return None
-    return student_t([kendall_tau([(PUBLISHED[name][1], ours[name][seed]) for name in PUBLISHED]) for seed in seeds])
+    return {seed: kendall_tau([(PUBLISHED[name][1], ours[name][seed]) for name in PUBLISHED]) for seed in seeds}
 
 
 def kendall_tau(pairs: Sequence[tuple[float, float]]) -> float:
@@ -58,8 +57,9 @@ def kendall_tau(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 ORDER = Check(
-    what="Kendall's tau between the published order of six mixers and ours",
+    what="Kendall's tau between the published order of six mixers and ours, worst seed",
     measure=order_agreement,
+    over="min",
     at_least=0.7,
 )
 
@@ -149,8 +149,9 @@ CLAIMS = {
     ),
     "zoology-recall": Claim(
         claim=(
-            "With a state of 16 to 34 kB recall falls from DeltaNet over gated DeltaNet, Based, gated linear attention "
-            "and Mamba-2 to a sliding window."
+            "Of six points of one figure, at states of 16 to 34 kB by its count, recall falls from DeltaNet over gated "
+            "DeltaNet, Based, gated linear attention and Mamba-2 to a sliding window: the order comes out with a tau "
+            "of at least 0.7 (a fifth of the authors' training)."
         ),
         source=(
             "zoology (github.com/HazyResearch/zoology at d88d6f5), the README's figure of recall against state; one "
