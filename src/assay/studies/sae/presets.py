@@ -94,14 +94,14 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     # 8 of 1,024 atoms in 256 inputs: 8 units of an untrained frame reconstruct nothing here. 20,000 rows are learnt by
     # heart: the more coders are trained, the more they leave unexplained of other rows.
     "dictionary": {
-        "data": "dictionary:d_in=256:atoms=1024:rows=200000",
+        "data": "dictionary:d_in=256:atoms=1024:rows=100000",
         "coders": (
             *levels("topk", "k", (4, 8, 16, 32)), *levels("batch_topk", "k", (4, 8, 16, 32)),
             *levels("relu_l1", "l1", (0.3, 0.6, 1.0, 1.4)),
             *levels("lse_infomax", "lambda_lse", (100.0, 300.0, 1000.0, 3000.0)), "random_relu",
         ),
         # A rate more on either side, so that one chosen among RATES is at no edge.
-        "d_code": 1024, "epochs": 12, "batch": 512, "lrs": (3e-4, *RATES, 1e-1), "seeds": SEEDS,
+        "d_code": 1024, "epochs": 24, "batch": 512, "lrs": (3e-4, *RATES, 1e-1), "seeds": SEEDS,
     },
     "concepts": {  # parents and children: absorption, TPP, SCR and what few units tell
         "data": "concepts",
