@@ -84,17 +84,20 @@ def load_model(
 def _quantised(name: str, dtype: torch.dtype, device: str | torch.device, revision: str | None) -> nn.Module:
     """Load a quantised model as it is, on its device at once: packed weights cannot be moved by every method."""
     check_loads(name, revision=revision)
-    placed = {"device_map": {"": str(device)}, "output_loading_info": True}
+    # Weights of another size are told below, with those that are missing: transformers would raise for them first.
+    placed = {"device_map": {"": str(device)}, "output_loading_info": True, "ignore_mismatched_sizes": True}
     # bitsandbytes logs a line for each product of a float32 model, whose inputs it rounds to 16 bit.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     with quiet(name):
         model, told = transformers().AutoModelForCausalLM.from_pretrained(
             where(name), dtype=dtype, revision=revision, **placed, **packed(name), **NO_CODE
         )
-    if missing := sorted(told["missing_keys"]):
+    missing, odd = sorted(told["missing_keys"]), sorted(weight for weight, *_ in told["mismatched_keys"])
+    if wrong := missing or odd:
+        what = f"lacks {len(wrong)} of its weights" if missing else f"has {len(wrong)} weights of another size"
         raise UserError(
-            f"the model '{name}' lacks {len(missing)} of its weights, such as {missing[0]}: it was not written by the "
-            "method that its quantization_config names."
+            f"the model '{name}' {what}, such as {wrong[0]}: it was not written by the method that its "
+            "quantization_config names."
         )
     return model.eval()
 
