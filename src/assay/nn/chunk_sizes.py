@@ -90,6 +90,15 @@ class Folded(Function):
         return tuple(x.unflatten(0, (models, -1)) for x in found), (0,) * len(found)
 
 
+def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...], count: int) -> None:
+    """Keep for the slopes the first `count` inputs, and all outputs after o and the last state."""
+    ctx.dot = inputs[-1]
+    _, _, *kept = output
+    ctx.mark_non_differentiable(*kept)
+    ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as that
+    ctx.save_for_backward(*inputs[:count], *kept)
+
+
 class KernelScan(Folded):
     """Base of (q, k, v, two more, ..., S, products) -> (o, S after the last token, what is kept for the slopes)."""
 
@@ -97,11 +106,7 @@ class KernelScan(Folded):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.dot = inputs
-        _, _, *kept = output
-        ctx.mark_non_differentiable(*kept)
-        ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as that
-        ctx.save_for_backward(*tensors[:5], *kept)
+        remember(ctx, inputs, output, 5)
 
     @classmethod
     def run(

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn import outer_kernels
-from assay.nn.chunk_sizes import Folded, check_keys, chunk_of, kept_in, products, width_of
+from assay.nn.chunk_sizes import Folded, check_keys, chunk_of, kept_in, products, remember, width_of
 from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
 
 BLOCK = {"written": 64, "pulled": 64, "outputs": 64, "slopes": 64}
@@ -61,11 +61,7 @@ class _Scan(Folded):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.dot = inputs
-        _, _, *kept = output
-        ctx.mark_non_differentiable(*kept)
-        ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as that
-        ctx.save_for_backward(*tensors[:6], *kept)
+        remember(ctx, inputs, output, 6)
 
     @staticmethod
     @once_differentiable
