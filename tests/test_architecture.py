@@ -126,24 +126,34 @@ def test_a_circle_is_found_wherever_its_import_stands(where: str, tmp_path: Path
         TopologicalSorter(imports(folder)).prepare()
 
 
+PLAIN = "import argparse, ast, asyncio, dataclasses, importlib.metadata, inspect, json, typing, unittest.mock"
+"""A plain program of the standard library: about .15 s of CPU here, so that three of them are under half a second."""
+
+
 @pytest.mark.parametrize(
     "words", [["--help"], ["--version"], ["list"], ["list", "encoders", "--json"], ["show", "--help"], ["data", "list"]]
 )
-def test_light_commands_import_no_heavy_library_and_take_under_half_a_second(words: list[str]) -> None:
+def test_light_commands_import_no_heavy_library_and_take_little_more_than_a_plain_program(words: list[str]) -> None:
     code = (
-        "import sys, time; from assay.command.cli import main; code = main(sys.argv[1:]);"
+        "from assay.command.cli import main; code = main(sys.argv[1:]);"
         "heavy = set('torch numpy matplotlib scipy pandas altair ray rich'.split()) & set(sys.modules);"
-        "print(code, sorted(heavy), time.process_time(), file=sys.stderr)"
+        "print(code, sorted(heavy), file=sys.stderr)"
     )
-    spent = []
-    for _ in range(5):  # CPU time too grows on a busy machine: the best of five counts, and one is enough
-        ran = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
-        exit_code, heavy, seconds = ran.stderr.strip().splitlines()[-1].split(" ")
-        assert (exit_code, heavy) == ("0", "[]")
-        spent.append(float(seconds))
-        if spent[-1] < 0.5:
+
+    def ran(code: str) -> tuple[str, float]:
+        timed = f"import sys, time; {code}\nprint(time.process_time(), file=sys.stderr)"
+        done = subprocess.run([sys.executable, "-c", timed, *words], capture_output=True, text=True, check=True)
+        *said, seconds = done.stderr.strip().splitlines()
+        return " ".join(said[-1:]), float(seconds)
+
+    ratios = []
+    for _ in range(5):  # CPU seconds grow on a busy machine, so those of a plain program are measured beside them
+        (said, seconds), (_, plain) = ran(code), ran(PLAIN)
+        assert said == "0 []"
+        ratios.append(seconds / plain)
+        if ratios[-1] < 3:
             return
-    raise AssertionError(f"seconds of CPU: {spent}")
+    raise AssertionError(f"times a plain program's CPU seconds: {ratios}")
 
 
 def test_a_study_without_torch_is_run_on_a_cpu_without_torch(tmp_path: Path) -> None:

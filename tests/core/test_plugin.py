@@ -201,3 +201,14 @@ def test_an_edit_that_is_taken_back_takes_its_name_back(tmp_path: Path) -> None:
     for size in (1, 2, 1):
         load_source(Source(path, text.format(size)))
         assert encoders["mine"]().size == size
+
+
+@pytest.mark.parametrize("folder", sorted(registries()))
+def test_what_is_listed_without_an_import_is_what_the_class_says(folder: str) -> None:
+    registry = registries()[folder]
+    for entry in registry.folder.values():
+        module = importlib.import_module(entry.module)
+        cls = registry[entry.name]
+        generated = cls.__doc__.startswith(f"{cls.__name__}(")  # by dataclass, for a class without a docstring
+        summary = (module if generated else cls).__doc__.strip().splitlines()[0]
+        assert (entry.aliases, entry.summary) == (cls.aliases, summary)
