@@ -63,13 +63,14 @@ def _accuracy(rule: Rule, shape: MemoryShape, pairs: int, values: int) -> float:
     rng = np.random.default_rng(derive(0, "memory", rule, str(shape), pairs, values))
     table = rng.standard_normal((shape.heads, values, shape.d_v), dtype=np.float32)
     lengths = np.sqrt((table**2).sum((0, 2)))
-    right, sequences = 0, max(1, QUESTIONS // pairs)
-    for _ in range(sequences):
+    reads, asked = [], []
+    for _ in range(max(1, QUESTIONS // pairs)):
         keys = rng.standard_normal((shape.heads, pairs, shape.d_k), dtype=np.float32)
         keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
         answers = rng.choice(values, size=pairs, replace=False)
         written = np.linalg.pinv(keys) if rule == "least squares" else keys.swapaxes(1, 2)
-        read = keys @ (written @ table[:, answers])
-        evidence = sum(r @ v.T for r, v in zip(read, table, strict=True)) / lengths
-        right += int((evidence.argmax(-1) == answers).sum())
-    return right / (sequences * pairs)
+        reads.append(keys @ (written @ table[:, answers]))
+        asked.append(answers)
+    read = np.concatenate(reads, axis=1)  # all sequences meet the table in one product
+    evidence = sum(r @ v.T for r, v in zip(read, table, strict=True)) / lengths
+    return float((evidence.argmax(-1) == np.concatenate(asked)).mean())
