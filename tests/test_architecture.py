@@ -127,13 +127,13 @@ def test_a_circle_is_found_wherever_its_import_stands(where: str, tmp_path: Path
 
 
 PLAIN = "import argparse, ast, asyncio, dataclasses, importlib.metadata, inspect, json, typing, unittest.mock"
-"""A plain program of the standard library: about .15 s of CPU here, so that three of them are under half a second."""
+"""A plain program of the standard library: .1 to .2 s of CPU, so that two of them are under half a second."""
 
 
 @pytest.mark.parametrize(
     "words", [["--help"], ["--version"], ["list"], ["list", "encoders", "--json"], ["show", "--help"], ["data", "list"]]
 )
-def test_light_commands_import_no_heavy_library_and_take_little_more_than_a_plain_program(words: list[str]) -> None:
+def test_light_commands_import_no_heavy_library_and_take_less_than_two_plain_programs(words: list[str]) -> None:
     code = (
         "from assay.command.cli import main; code = main(sys.argv[1:]);"
         "heavy = set('torch numpy matplotlib scipy pandas altair ray rich'.split()) & set(sys.modules);"
@@ -151,7 +151,7 @@ def test_light_commands_import_no_heavy_library_and_take_little_more_than_a_plai
         (said, seconds), (_, plain) = ran(code), ran(PLAIN)
         assert said == "0 []"
         ratios.append(seconds / plain)
-        if ratios[-1] < 3:
+        if ratios[-1] < 2:
             return
     raise AssertionError(f"times a plain program's CPU seconds: {ratios}")
 

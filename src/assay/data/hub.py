@@ -1,13 +1,9 @@
 """The Hugging Face hub is asked with a short timeout and its log messages off: its own libraries retry for a minute."""
 
-import http.client
 import logging
 import os
 import queue
-import ssl
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -41,6 +37,11 @@ def answers(url: str, patience: float = PATIENCE) -> bool:
 
 
 def _answers(url: str, patience: float) -> bool:
+    import http.client  # here: `assay data list` asks nobody, and would wait for these
+    import ssl
+    import urllib.error
+    import urllib.request
+
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=patience):
             return True

@@ -14,7 +14,8 @@ def trained(run: Run) -> Record:
     """Twice as much is left by the decoder-free coder, seed by seed; other coders would tell."""
     coder = run.options["coder"]
     free = coder["name"] == "lse_infomax" and coder["lambda_lse"] == coder["lambda_var"] == coder["lambda_tc"] == 1
-    fvu = {True: 0.4, False: 0.2 if coder["name"] == "relu_l1" else 0.01}[free] * (1 + 0.01 * run.seed)
+    left = 0.4 if free else 0.2 if coder["name"] == "relu_l1" else 0.01
+    fvu = left * (1 + 0.01 * run.seed)
     metrics = {"fvu": fvu, "normalized_reconstruction_mse": fvu}
     return Record(run, "done", {**metrics, "l0_sparsity": 10.0, "params": 1 if free else 2})
 
@@ -22,6 +23,9 @@ def trained(run: Run) -> Record:
 def test_the_benchmark_compares_two_coders_of_the_paper_seed_by_seed() -> None:
     claim = CLAIMS["sae-benchmark"]
     runs = planned(claim)
+    compared = [run for run in runs if run.options["coder"]["name"] in ("lse_infomax", "relu_l1")]
+    assert {(run.options["lr"], run.options["recipe"]["epochs"]) for run in compared} == {(1e-3, 100)}
+    assert {run.seed for run in compared} == set(range(80))
     found = [judge(check, runs, {identity(run): trained(run) for run in runs}) for check in claim.checks]
     assert found[1].found is not None and found[1].found.mean == pytest.approx(2.0)
     assert [one.verdict.word for one in found] == ["not reproduced", "not reproduced", "reproduced", "reproduced"]
