@@ -9,9 +9,8 @@ from typing import Any
 from assay.core.grouping import grouped
 from assay.core.run import Record
 from assay.metrics.intervals import Interval, paired_difference, student_t
-from assay.report.claims import Certificate, Check, Claim, has_options
+from assay.report.claims import Check, Claim, has_options
 from assay.report.rows import number_at
-from assay.report.tuning import leave_one_out
 
 Rows = Mapping[str, object]
 A, B, C, D = (
@@ -24,8 +23,6 @@ STANDARD = {"coder": "relu_l1", "coder.form": "spec"}
 """The spec's standard sparse autoencoder."""
 SGD_RATES = (1e-4, 1e-3, 1e-2, 1e-1)
 UNITS = (16, 32, 64, 128)
-RATES = (3e-4, 1e-3, 3e-3, 1e-2)
-"""Rates that each coder of the benchmark is tried at, to begin with."""
 
 
 def _by_seed(records: Sequence[Record], metric: str, rows: Rows) -> dict[int, float]:
@@ -40,19 +37,10 @@ def _less(records: Sequence[Record], *, metric: str, one: Rows, other: Rows) -> 
 
 
 def _times(records: Sequence[Record], *, metric: str, one: Rows, other: Rows) -> Interval | None:
-    """The metric of one coder over that of another, seed by seed, each at the rate that its other seeds choose by the
-    variance unexplained on validation rows."""
-    a, b = (_by_seed(_at_their_rates(records, rows), metric, rows) for rows in (one, other))
+    """The metric of one coder over that of another, seed by seed."""
+    a, b = (_by_seed(records, metric, rows) for rows in (one, other))
     shared = [a[seed] / b[seed] for seed in sorted(a.keys() & b.keys()) if b[seed]]
     return student_t(shared) if shared else None
-
-
-def _at_their_rates(records: Sequence[Record], rows: Rows) -> Sequence[Record]:
-    tried: dict[float, dict[int, Record]] = {}
-    for record in records:
-        if has_options(record.run, rows):
-            tried.setdefault(record.run.options["lr"], {})[record.run.seed] = record
-    return list(leave_one_out(tried, lambda record: -float(record.metrics["validation_fvu"])).values())
 
 
 def _epoch(records: Sequence[Record]) -> Interval:
@@ -175,24 +163,9 @@ CLAIMS = {
     "sae-benchmark": Claim(
         claim="Comparable reconstruction MSE, similar sparsity (L0), ~50% fewer parameters (no decoder).",
         source=f"{SPEC}, Experiment 3: the decoder-free encoder over the standard sparse autoencoder, on MNIST",
-        study="sae",
-        options={
-            "data": "mnist",
-            "coders": ["lse_infomax", "relu_l1:l1=0.01:form=spec"],
-            "d_code": 64,
-            "epochs": 100,
-            "seeds": list(range(10)),
-        },
-        grid={"lr": RATES},
-        certificate=Certificate(
-            about="how well a decoder-free code can be decoded",
-            metric="-validation_fvu",
-            tried={"lr": RATES},
-            arms=({"coder": "lse_infomax"}, {"coder": "relu_l1"}),
-            longer={"epochs": 200},
-            number=OVER[1],
-            goal=False,
-        ),
+        study="sae.ablation",
+        options=ABLATION,
+        exempt=PUBLISHED,
         checks=OVER,
     ),
     "sae-convergence": Claim(
