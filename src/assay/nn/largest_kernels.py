@@ -28,7 +28,7 @@ def largest(
     count: Int[Tensor, " models"],
     among: Bool[Tensor, "models units"] | None = None,
 ) -> Float[Tensor, "models rows units"]:
-    """Return what nn.largest does. Of equal numbers the first are kept. A number that is 0 gets no slope, kept or not."""
+    """Return what nn.largest does. Of equal numbers the first are kept. A 0 gets no slope, kept or not."""
     return _Largest.apply(z, count, among)
 
 
