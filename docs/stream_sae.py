@@ -13,6 +13,7 @@ from statistics import fmean
 from masks_perplexity import between, markdown
 
 from assay.core import shipped
+from assay.core.run import Record
 from assay.core.store import Store
 from assay.report.draw import Column, table
 from assay.report.rows import Row, rows
@@ -33,7 +34,11 @@ COLUMNS = (
     Column("KL (ridge)", "kl", ".3f"),
     Column("silent", "dead", ".0f"),
     Column("last half", lambda row: _late(row)),
+    Column("other rates", lambda row: _others(row)),
+    Column("twice the steps", lambda row: _twice(row)),
 )
+SEEDS, STEPS = 3, 20_000
+"""Those of a row. Other rates and twice the steps were tried with seed 0."""
 
 
 def _words(row: Row) -> str:
@@ -50,6 +55,31 @@ def _late(row: Row) -> str | None:
     return f"{fmean(gains):+.3f}" if gains else None
 
 
+def _beside(row: Row, steps: int) -> list[Record]:
+    """Runs of the row's coder that are no part of it, with so many steps, by their rate."""
+    mine = row.records[0].run.options
+    same = [
+        each
+        for each in shipped.records(NAME)
+        if each.run.options["coder"] == mine["coder"] and each.run.options["recipe"]["steps"] == steps
+    ]
+    others = [each for each in same if steps != STEPS or each.run.options["lr"] != mine["lr"]]
+    return sorted(others, key=lambda each: each.run.options["lr"])
+
+
+def _left(record: Record) -> str:
+    """What a run leaves unexplained of the validation rows, with how many units."""
+    return f"{record.metrics['validation_fvu_own']:.3f}, L0 {record.metrics['l0']:.1f}"
+
+
+def _others(row: Row) -> str | None:
+    return "; ".join(f"{each.run.options['lr']:g}: {_left(each)}" for each in _beside(row, STEPS)) or None
+
+
+def _twice(row: Row) -> str | None:
+    return "; ".join(map(_left, _beside(row, 2 * STEPS))) or None
+
+
 def ship(folder: Path) -> None:
     found = [each for each in Store(folder).records("sae") if each.run.options["data"]["name"] == "stream"]
     shipped.add(NAME, shipped.FOLDER, found)
@@ -57,7 +87,8 @@ def ship(folder: Path) -> None:
 
 def block() -> str:
     out = Section("sae")
-    table(out, NAME, rows(shipped.records(NAME)), COLUMNS)
+    of_all = rows([each for each in shipped.records(NAME) if each.run.options["recipe"]["steps"] == STEPS])
+    table(out, NAME, [row for row in of_all if len(row.records) == SEEDS], COLUMNS)
     (made,) = out.tables
     return markdown(made, [column.title for column in COLUMNS], sorted(made.rows, key=lambda row: row["coder"]))
 

@@ -8,6 +8,7 @@ import torch
 from assay.nn.random import stream
 from assay.tasks import subsets
 from assay.tasks.subsets import distinct
+from triton_device import DEVICE, needs_triton
 
 
 @pytest.mark.parametrize("stepped", [64, 0])
@@ -45,3 +46,11 @@ def test_ranks_pick_like_popping_from_a_list():
     for column, expected in zip(rank.T.tolist(), picked.T.tolist(), strict=True):
         left = list(range(9))
         assert [left.pop(r) for r in column] == expected
+
+
+@needs_triton
+@pytest.mark.parametrize(("count", "rows"), [(1, 3), (4, 7), (48, 20), (64, 33)])
+def test_the_kernel_picks_the_same(count: int, rows: int) -> None:
+    left = torch.stack([torch.arange(n, n - count, -1) for n in (64, 4096)], dim=1)[..., None]
+    rank = (torch.rand(count, 2, rows, generator=stream(0, "test")) * left).long().to(DEVICE)
+    assert torch.equal(subsets.kernels.nth_left(rank), subsets._nth_left(rank.clone()))

@@ -171,32 +171,19 @@ def merged_scores_across(x, y, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.co
 
 
 @triton.jit
-def merged_left(weights, y, since, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
-                BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Return sum_j weights_ij E_ij y_j, the slope of `merged_scores` in x. No weight stands above the diagonal, or
-    BEFORE on it."""
-    dx = tl.zeros((ROWS, DK), dtype=tl.float32)
+def merged_slopes(weights, others, theirs, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+                  LATE: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Return sum_j weights_ij E_ij others_j: the slope of `merged_scores` in x, whose rows are LATE and the others y,
+    or that in y, by the transpose of the weights. Sums of decays are `own` and `theirs`. No weight stands on the other
+    side of the diagonal, or BEFORE on it."""
+    found = tl.zeros((ROWS, DK), dtype=tl.float32)
     if not BEFORE:
-        dx = on_diagonal(weights, ROWS) * y
+        found = on_diagonal(weights, ROWS) * others
     for level in range(LEVELS):
-        early = halves(y * to_seam(g, own, at, dk, level, ROWS, DK), level, False, ROWS)
-        found = dot(in_block(weights, level, ROWS), early, DOT)
-        dx += halves(to_seam(g, since, at, dk, level, ROWS, DK) * found, level, True, ROWS)
-    return dx
-
-
-@triton.jit
-def merged_right(across, x, since, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
-                 BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Return sum_i across_ji E_ij x_i, the slope of `merged_scores` in y: `across` is the transpose of the weights."""
-    dy = tl.zeros((ROWS, DK), dtype=tl.float32)
-    if not BEFORE:
-        dy = on_diagonal(across, ROWS) * x
-    for level in range(LEVELS):
-        late = halves(x * to_seam(g, since, at, dk, level, ROWS, DK), level, True, ROWS)
-        found = dot(in_block(across, level, ROWS), late, DOT)
-        dy += halves(to_seam(g, own, at, dk, level, ROWS, DK) * found, level, False, ROWS)
-    return dy
+        half = halves(others * to_seam(g, theirs, at, dk, level, ROWS, DK), level, not LATE, ROWS)
+        product = dot(in_block(weights, level, ROWS), half, DOT)
+        found += halves(to_seam(g, own, at, dk, level, ROWS, DK) * product, level, LATE, ROWS)
+    return found
 
 
 @triton.jit
@@ -228,7 +215,7 @@ def to_left(weights, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK:
     """Return sum_j weights_ij E_ij y_j, the slope of `scores` in x. No weight stands above the diagonal."""
     own = sums(g, at, dk, ROWS, DK, CHANNEL)
     if CHANNEL:
-        return merged_left(weights, y, own, own, g, at, dk, ROWS, LEVELS, DK, False, DOT)
+        return merged_slopes(weights, y, own, own, g, at, dk, ROWS, LEVELS, DK, True, False, DOT)
     else:
         return dot(weights * tl.exp(tl.minimum(own - tl.trans(own), 0.0)), y, DOT)
 
@@ -239,7 +226,7 @@ def to_right(across, x, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK:
     """Return sum_i across_ji E_ij x_i, the slope of `scores` in y: `across` is the transpose of the weights."""
     own = sums(g, at, dk, ROWS, DK, CHANNEL)
     if CHANNEL:
-        return merged_right(across, x, own, own, g, at, dk, ROWS, LEVELS, DK, False, DOT)
+        return merged_slopes(across, x, own, own, g, at, dk, ROWS, LEVELS, DK, False, False, DOT)
     else:
         return dot(across * tl.exp(tl.minimum(tl.trans(own) - own, 0.0)), x, DOT)
 

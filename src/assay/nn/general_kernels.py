@@ -17,9 +17,8 @@ from assay.nn.chunk_blocks import (
     against_state,
     columns,
     dot,
-    merged_left,
-    merged_right,
     merged_scores,
+    merged_slopes,
     put,
     put_columns,
     sum_at,
@@ -175,16 +174,16 @@ def slopes_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, 
     until, after = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own), d_states + before + dk * dv
     weights = weights_of(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
     keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-    d_queries = merged_left(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    d_queries = merged_slopes(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
     across = weights_across(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
-    d_keys = merged_right(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    d_keys = merged_slopes(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
     d_keys += until * against_state(v + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_k + keys_at, d_keys, at, time, dk, CHUNK, DK)
     weights = weights_of(d_o, y + values_at, at, time, dv, CHUNK, BV, False, DOT)
     erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
-    more = merged_left(weights, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    more = merged_slopes(weights, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
     across = weights_across(d_o, y + values_at, at, time, dv, CHUNK, BV, False, DOT)
-    d_erased = merged_right(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    d_erased = merged_slopes(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
     d_erased += until * against_state(y + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_a + keys_at, d_erased, at, time, dk, CHUNK, DK)
     d_queries += more + tl.exp(own) * against_state(d_o, states + before, at, time, dk, dv, CHUNK, DK, BV, DOT)
@@ -204,15 +203,15 @@ def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time,
     since, own = sums_before(g, at, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
     weights = weights_of(dz, v + values_at, at, time, dv, CHUNK, BV, True, DOT)
     keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-    d_readers = merged_left(weights, keys, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    d_readers = merged_slopes(weights, keys, own, since, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
     across = weights_across(dz, v + values_at, at, time, dv, CHUNK, BV, True, DOT)
-    d_keys = merged_right(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    d_keys = merged_slopes(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
     put(d_k + keys_at, d_keys + tile(d_k + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
     weights = weights_of(dz, y + values_at, at, time, dv, CHUNK, BV, True, DOT)
     erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
-    more = merged_left(weights, erased, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    more = merged_slopes(weights, erased, own, since, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
     across = weights_across(dz, y + values_at, at, time, dv, CHUNK, BV, True, DOT)
-    d_erased = merged_right(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    d_erased = merged_slopes(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
     put(d_a + keys_at, d_erased + tile(d_a + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
     before = states + (head * (chunks + 1) + chunk) * dk * dv
     d_readers += more + tl.exp(since) * against_state(dz, before, at, time, dk, dv, CHUNK, DK, BV, DOT)

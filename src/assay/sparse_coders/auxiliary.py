@@ -13,6 +13,7 @@ counts tokens (10 million of them).
 import torch
 from torch import Tensor
 
+from assay.nn.largest import largest
 from assay.sparse_coders.base import Codes, DecoderModule, Guesses, PerModel, Rows, Terms
 
 
@@ -43,10 +44,8 @@ class RevivingModule(DecoderModule):
         There is no branch on how many are silent, so the host never waits for the device."""
         with torch.no_grad():
             self.silent.add_(1).mul_((a == 0).all(dim=1))
-        dead = (self.silent > self.dead_after)[:, None]
+        dead = self.silent > self.dead_after
         most = min(max(1, self.d_in // 2), self.d_code)
-        # Other units are masked, so that none takes a place where there are fewer silent units than places.
-        values, units = z.masked_fill(~dead, -torch.inf).topk(most, dim=2)
-        revived = torch.zeros_like(z).scatter(2, units, torch.where(values.isfinite(), values, 0.0))
-        share = (dead.sum(dim=(1, 2)) / most).clamp(max=1)
+        revived = largest(z, torch.full((len(z),), most, device=z.device), most, dead)
+        share = (dead.sum(dim=1) / most).clamp(max=1)
         return share * (error.detach() - torch.bmm(revived, self.W_dec)).square().sum(dim=2).mean(dim=1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -274,7 +274,11 @@ def pick(coder: TrainedCoder, module: CoderModule, place: int) -> CoderModule:
 
 
 def project(x: Rows, weight: Directions, bias: Float[Tensor, "models d_code"]) -> Codes:
-    """weight x + bias, one product per group."""
+    """weight x + bias: on a CPU one product per group; on CUDA one per model, whose code then lies in one piece, as all
+    that follows wants it."""
+    if x.is_cuda:
+        rows = repeat(x, "g b d -> (g m) b d", m=len(weight) // len(x))
+        return torch.baddbmm(bias[:, None], rows, weight.mT)
     stacked = rearrange(weight, "(g m) k d -> g (m k) d", g=len(x))
     z = torch.bmm(x, stacked.mT)
     return rearrange(z, "g b (m k) -> (g m) b k", k=weight.shape[1]) + bias[:, None]

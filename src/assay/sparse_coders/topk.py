@@ -15,10 +15,10 @@ Differs from the paper of 2024:
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn.functional import relu
 
+from assay.nn.largest import largest
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.auxiliary import RevivingModule
 from assay.sparse_coders.base import Codes, CountedCoder, Rows
@@ -36,9 +36,7 @@ class Module(RevivingModule):
         return self.batch_code(self.preactivations(x))
 
     def batch_code(self, z: Codes) -> Codes:
-        values, units = relu(z).topk(self.most, dim=2)
-        mine = torch.arange(self.most, device=z.device) < self.k[:, None, None]
-        return torch.zeros_like(z).scatter(2, units, values * mine)
+        return largest(relu(z), self.k, self.most)
 
 
 @sparse_coders.register("topk")

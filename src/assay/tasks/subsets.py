@@ -1,10 +1,16 @@
 """Distinct integers are drawn row by row: whole batches, static shapes, no rejection."""
 
+from typing import Any
+
 import torch
 from einops import rearrange
 from jaxtyping import Int
 from torch import Tensor
 
+from assay.core.on_use import Later
+from assay.nn.whole import has_kernels
+
+kernels: Any = Later("assay.tasks.subset_kernels")
 STEPPED = 64  # above it, that many steps cost more than one pass over the whole range
 
 
@@ -16,7 +22,8 @@ def distinct(rows: int, count: int, ranges: tuple[int, ...], rng: torch.Generato
     left = torch.stack([torch.arange(n, n - count, -1, device=rng.device) for n in ranges], dim=1)
     # One call for all steps: rounding a float64 uniform down deviates from uniform by less than n / 2^53.
     uniform = torch.rand(count, len(ranges), rows, generator=rng, device=rng.device, dtype=torch.float64)
-    chosen = _nth_left((uniform * rearrange(left, "c n -> c n 1")).long())
+    rank = (uniform * rearrange(left, "c n -> c n 1")).long()
+    chosen = kernels.nth_left(rank) if has_kernels(rank.device) else _nth_left(rank)
     return list(rearrange(chosen, "c n r -> n r c").contiguous())
 
 
