@@ -85,10 +85,15 @@ def ship(folder: Path) -> None:
     shipped.add(NAME, shipped.FOLDER, found)
 
 
+def shown() -> list[Row]:
+    """The coders at the rate that all seeds were trained at."""
+    of_all = rows([each for each in shipped.records(NAME) if each.run.options["recipe"]["steps"] == STEPS])
+    return [row for row in of_all if len(row.records) == SEEDS]
+
+
 def block() -> str:
     out = Section("sae")
-    of_all = rows([each for each in shipped.records(NAME) if each.run.options["recipe"]["steps"] == STEPS])
-    table(out, NAME, [row for row in of_all if len(row.records) == SEEDS], COLUMNS)
+    table(out, NAME, shown(), COLUMNS)
     (made,) = out.tables
     return markdown(made, [column.title for column in COLUMNS], sorted(made.rows, key=lambda row: row["coder"]))
 

@@ -14,6 +14,7 @@ from assay.metrics.intervals import paired_difference, share
 from assay.report.rows import Row
 from assay.report.text import with_interval
 from assay.studies.icl.anchors import anchors
+from assay.studies.icl.capacity import chosen_rate
 from assay.studies.icl.claims import PUBLISHED
 from assay.studies.icl.learning import measured
 from assay.studies.icl.report import trained
@@ -45,7 +46,7 @@ def block() -> str:
         scores = " | ".join(with_interval(each, ".3f") for each in found if each is not None)
         theirs = next(a.state_bytes for a in anchors() if a.ours == name and a.accuracy == published)
         state = f"{4 * row.first['state_scalars'] / 1000:.1f} | {theirs / 1000:.1f}"
-        lines.append(f"| `{name}` | {width} | {state} | {row.tuned_words} | {scores} | {published} |")
+        lines.append(f"| `{name}` | {width} | {state} | {chosen_rate(row)} | {scores} | {published} |")
     return "\n".join([*lines, "", apart(short, long)])
 
 

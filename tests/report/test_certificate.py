@@ -172,6 +172,20 @@ def test_wider_runs_have_to_be_there_for_the_arms_at_an_edge_alone(in_preset: bo
     )
 
 
+def test_each_arm_is_widened_at_its_own_edge() -> None:
+    """Arm a is best above the rates to begin with and b below: neither is run where the other has its best."""
+    best = {"a": 0.03, "b": 0.001, "none": 0.003}
+
+    def score(coder: str, lr: float, seed: int) -> float:
+        assert (coder, lr > 0.02, lr < 0.002) not in (("a", False, True), ("b", True, False))
+        return peak(best[coder], lr) + noise(seed)
+
+    found, doubled = two_arms(score, (0.003, 0.01))
+    assert found.parts[0].holds, found.parts[0].said
+    assert "a: of 4 recipes, lr=0.03" in found.parts[0].said and "b: of 4 recipes, lr=0.001" in found.parts[0].said
+    assert {each for each in doubled if each[0] != "none"} == {("a", 0.03), ("b", 0.001)}
+
+
 def test_a_rate_at_an_edge_that_may_be_better_is_an_edge_unless_it_is_as_good() -> None:
     """Arm a: one seed is far better at the edge, the others are worse. Arm b: all rates are alike."""
 

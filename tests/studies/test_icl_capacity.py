@@ -17,7 +17,7 @@ from assay.mixers import mixers
 from assay.report.claims import has_options
 from assay.report.rows import Row, rows
 from assay.report.section import Section
-from assay.studies.icl.capacity import capacity, has_convolution
+from assay.studies.icl.capacity import capacity, chosen_rate, has_convolution
 from assay.studies.icl.claims import CLAIMS, PUBLISHED, kendall_tau, order_agreement
 from assay.studies.icl.icl import InContext
 from assay.studies.icl.learning import bits_of, compared, learned
@@ -104,6 +104,14 @@ def test_an_edge_of_a_row_that_learned_names_the_rates_to_add() -> None:
     capacity(trained(records), out)
     assert "add to --grid optimizer.lr: delta_net 0.003." in out.tables[0].note
     assert out.tables[0].rows[0]["lr"] == "0.01 edge"
+
+
+def test_a_row_that_learned_nothing_has_no_edge() -> None:
+    """In zoology's cells its rate is shown all the same."""
+    rates = [record("sliding_window", seed, GUESSES, lr=lr) for seed in range(2) for lr in (1e-2, 3e-2)]
+    recalls = [record("delta_net", seed, RECALLS, lr=lr) for seed in range(2) for lr in (1e-2, 3e-2)]
+    rows = {row.label: chosen_rate(row) for row in trained([*rates, *recalls])}
+    assert sorted(rows.values()) == ["0.01", "0.01 edge"], rows
 
 
 def test_the_page_shows_what_the_shipped_records_say(script: Callable[[str], ModuleType]) -> None:

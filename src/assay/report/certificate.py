@@ -1,9 +1,9 @@
 """What has to stand under a verdict before it may be published.
 
     recipe              no recipe of the grid is told above the claim's own by the seeds, and its own is at no edge;
-                        while the best is at an edge, the grid gets the next value there, up to a limit. A better mean
-                        that is not told above it may lie at an edge: it is named, with the paired difference. Of a
-                        claim that chooses by itself none at an edge may be better by more than NEAR
+                        while the best of an arm is at an edge, its grid gets the next value there, up to a limit. A
+                        better mean that is not told above it may lie at an edge: it is named, with the paired
+                        difference. Of a claim that chooses by itself none at an edge may be better by more than NEAR
     doubled training    twice the training leaves the number inside its interval, or the goal was reached without it; of
                         a worst or best seed, the share of seeds that pass inside Wilson's. A claim that chooses its
                         recipe by itself is doubled at the best of each arm
@@ -18,6 +18,7 @@ call `examined`.
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from statistics import fmean
 from typing import Any
@@ -206,15 +207,11 @@ class Search:
 
     def has_compared(self, run: Run) -> bool:
         """Whether a run is of a recipe that was compared for its arm, or of no arm."""
-        return self._fits(run, lambda arm: arm.recipes)
+        return _fits([(arm.rows, arm.recipes) for arm in self.arms], list(self.tried), run)
 
     def has_chosen(self, run: Run) -> bool:
         """Whether a run is of the recipe that is best for its arm, or of no arm."""
-        return self._fits(run, lambda arm: {arm.best})
-
-    def _fits(self, run: Run, recipes: Callable[["_Arm"], Collection[tuple[Any, ...]]]) -> bool:
-        own = [arm for arm in self.arms if has_options(run, arm.rows)]
-        return not own or any(_recipe(run, list(self.tried)) in recipes(arm) for arm in own)
+        return _fits([(arm.rows, {arm.best}) for arm in self.arms], list(self.tried), run)
 
 
 def varied(claim: Claim, options: Mapping[str, Any], axes: Axes | None = None) -> Claim:
@@ -224,14 +221,16 @@ def varied(claim: Claim, options: Mapping[str, Any], axes: Axes | None = None) -
 
 
 def searched(claim: Claim, own: Sequence[Run], look: Look) -> Search:
-    """Compare the recipes of the certificate's grid, widened while the best of an arm is at its edge. Values beyond the
-    first have to be there for the arms at an edge; other arms are compared by those that are."""
+    """Compare the recipes of the certificate's grid. Each arm has its own, which is widened at the edges that its best
+    is at: an arm whose best is the lowest rate needs no higher ones because another arm does."""
     certificate = claim.certificate
     assert certificate is not None
-    tried = {axis: sorted(values) for axis, values in certificate.tried.items()}
+    grids = [{axis: sorted(values) for axis, values in certificate.tried.items()}] * len(certificate.arms)
     found: Search | None = None
     while True:
-        runs, stored = look(varied(claim, certificate.on, tried), every)
+        tried = {axis: sorted({value for grid in grids for value in grid[axis]}) for axis in certificate.tried}
+        asked = [(arm, set(product(*grid.values()))) for arm, grid in zip(certificate.arms, grids, strict=True)]
+        runs, stored = look(varied(claim, certificate.on, tried), partial(_fits, asked, list(tried)))
         at_edges = [arm.rows for arm in found.arms if arm.edges] if found else [{}]
         needed = [run for run in runs if any(has_options(run, rows) for rows in at_edges)]
         if missing := len(needed) - len(_those(needed, stored)):
@@ -242,10 +241,10 @@ def searched(claim: Claim, own: Sequence[Run], look: Look) -> Search:
         arms = [_compared(certificate, arm, own, runs, stored, tried) for arm in certificate.arms]
         part = Part("recipe", all(arm.holds for arm in arms), "; ".join(arm.said for arm in arms))
         found = Search(part, tried, _those(runs, stored), tuple(arms))
-        wider = widened(tried, [edge for arm in arms for edge in arm.edges], certificate.tried)
-        if wider == tried:
+        wider = [widened(grid, arm.edges, certificate.tried) for arm, grid in zip(arms, grids, strict=True)]
+        if wider == grids:
             return found
-        tried = wider
+        grids = wider
 
 
 def widened(tried: Axes, edges: Iterable[tuple[str, bool]], start: Axes) -> dict[str, list[float]]:
@@ -281,12 +280,8 @@ def _compared(
     certificate: Certificate, arm: Mapping[str, Any], own: Sequence[Run], runs: Sequence[Run],
     stored: Mapping[str, Record], tried: Axes,
 ) -> _Arm:  # fmt: skip
-    """Compare the recipes of an arm of which all runs are stored."""
     axes = list(tried)
-    planned = [run for run in runs if has_options(run, arm)]
-    lacking = {_recipe(run, axes) for run in planned if identity(run) not in stored}
-    whole = [run for run in planned if _recipe(run, axes) not in lacking]
-    scores = _scores(certificate.metric, _those(whole, stored), axes)
+    scores = _scores(certificate.metric, _those([run for run in runs if has_options(run, arm)], stored), axes)
     mine = {_recipe(run, axes) for run in own if has_options(run, arm)}
     if not scores or not mine:
         raise UserError(f"certificate about {certificate.about}: no run of the plan has {canonical(arm)}.")
@@ -366,8 +361,13 @@ def _scores(metric: str, records: Sequence[Record], axes: Sequence[str]) -> Scor
 
 
 def _recipe(run: Run, axes: Sequence[str]) -> tuple[Any, ...]:
-    options = flat(dict(run.options))
-    return tuple(options[axis] for axis in axes)
+    return tuple(flat(dict(run.options))[axis] for axis in axes)
+
+
+def _fits(arms: Sequence[tuple[Mapping[str, Any], Collection[Any]]], axes: Sequence[str], run: Run) -> bool:
+    """Whether a run is of one of its arm's recipes, or of no arm."""
+    own = [recipes for rows, recipes in arms if has_options(run, rows)]
+    return not own or any(_recipe(run, axes) in recipes for recipes in own)
 
 
 def _told_above(best: Mapping[int, float], mine: Mapping[int, float]) -> bool:

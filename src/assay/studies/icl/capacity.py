@@ -117,8 +117,16 @@ def _columns(versus: Mapping[tuple[str, str], Versus], *, in_zoology: bool) -> t
         Column("bits/state scalar", _bits_per_scalar, ".3f"),
         Column("k-layer params", lambda row: row.first["layer_params"] / 1000 if row.first else None),
         Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
-        Column("lr", lambda row: row.tuned_words if learned(row) or in_zoology else None, always=True, lead=in_zoology),
+        Column(
+            "lr", lambda row: chosen_rate(row) if learned(row) or in_zoology else None, always=True, lead=in_zoology
+        ),
     )
+
+
+def chosen_rate(row: Row) -> str | None:
+    """The rate that was chosen; whether it is at an edge is asked of rows that learned."""
+    words = row.tuned_words
+    return words if words is None or learned(row) else words.removesuffix(" edge")
 
 
 def _mean(by_seed: Mapping[int, float]) -> Interval | None:
