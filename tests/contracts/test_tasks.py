@@ -54,6 +54,7 @@ VARIANTS = (
     MultiHopRecall(vocab_size=3, num_nodes=2, max_hops=1, num_queries=1),
     *(StateTracking(group=group, length=17) for group in ("s3", "a5", "s5")),
     StateTracking(length="3..17"),
+    StateTracking(group="s5", length=17, tokens="generators"),
     *(
         Regression(regression_type=kind, input_dim=6, input_seq_len=9)
         for kind in ("linear", "quadratic", "sparse_linear", "noisy", "outlier")

@@ -9,7 +9,7 @@ from assay.core.errors import UserError
 from assay.nn.random import stream
 from assay.tasks import tasks
 from assay.tasks.base import Batch
-from assay.tasks.state_tracking import StateTracking, division, elements, multiplication
+from assay.tasks.state_tracking import GENERATORS, StateTracking, division, elements, multiplication
 
 GROUPS = {"parity": 2, "s3": 6, "a5": 60, "s5": 120}
 CPU = torch.device("cpu")
@@ -44,6 +44,29 @@ def test_targets_and_oracle_are_the_products(group, length):
     assert torch.equal(batch.targets, expected)
     assert torch.equal(task.oracle(batch), expected)
     assert batch.positions[3].tolist() == list(range(length))
+
+
+@pytest.mark.parametrize("group", GENERATORS)
+@pytest.mark.parametrize("length", [1, 40, "3..40"])
+def test_two_tokens_make_up_the_group(group, length):
+    task = StateTracking(group=group, length=length, tokens="generators")
+    batch = draw(task, 4000)
+    seen = batch.inputs.unique().tolist()
+    assert [elements(group)[token] for token in seen] == sorted(GENERATORS[group])
+    assert abs((batch.inputs == seen[0]).double().mean().item() - 0.5) < 0.03
+    for tokens, asked, said in zip(
+        batch.inputs[:16].tolist(), batch.positions.tolist(), batch.targets.tolist(), strict=False
+    ):
+        assert [slow_products(group, tokens)[place] for place in asked] == said
+    assert torch.equal(task.oracle(batch), batch.targets)
+    if length == 40:
+        assert batch.targets[:, 30:].unique().numel() == GROUPS[group], "every element is reached"
+        assert all(task.tokens == "generators" for task in task.longer().values())
+
+
+def test_parity_has_no_two_generators():
+    with pytest.raises(UserError, match="group=parity has no two generators"):
+        StateTracking(tokens="generators")
 
 
 @pytest.mark.parametrize(("group", "order"), GROUPS.items())
