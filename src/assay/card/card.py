@@ -117,7 +117,7 @@ class Card:
 
     def headline(self) -> str:
         """Say in one sentence how many of the field are told better, question by question."""
-        return headline(self.lines, "mixers told better than it", "in")
+        return headline(self.lines, "mixers told better than it at equal training", "in")
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -73,11 +73,6 @@ class Compared(ABC):
         """The question, or the budget."""
 
     @property
-    def unfinished(self) -> bool:
-        """Whether more training might change it, so that its comparisons hold at equal training alone."""
-        return False
-
-    @property
     def rank(self) -> str:
         """The places it may have among those it can be compared with, itself counted: `3-7 of 19`."""
         if not self.differences:
@@ -108,10 +103,6 @@ class Line(Compared):
     """Whether it holds for every seed: all reached the goal, or none did and longer training changes nothing."""
     paired: bool = False
     """Whether differences are paired by seed."""
-
-    @property
-    def unfinished(self) -> bool:
-        return self.answer.question.goal is not None and not self.certified
 
     @property
     def name(self) -> str:

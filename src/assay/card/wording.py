@@ -13,12 +13,8 @@ FEW = 3
 
 def headline(lines: Sequence[Compared], better: str, at: str) -> str:
     """Say in one sentence, without its period, how many of the field are told better, line by line: `headline(lines,
-    "mixers told better than it", "in")`."""
-    finished, others = (
-        _counted([each for each in lines if each.unfinished is unfinished], at) for unfinished in (False, True)
-    )
-    parts = [finished, f"at equal training, which more may change, {others}" if others else ""]
-    told = "; ".join(filter(None, parts))
+    "mixers told better than it at equal training", "in")`. More training of either may change who is."""
+    told = _counted(lines, at)
     return f"In short, {better}: {told}" if told else "In short: nothing of it can be compared"
 
 
@@ -38,11 +34,9 @@ def in_words(lines: Sequence[Line]) -> list[str]:
     """Return the verdicts as sentences: what it does, what it does not, and beside whom."""
     found = []
     for each in lines:
-        told = told_apart(each)
-        told += filter(None, [each.undecided()])
-        if told and each.unfinished:
-            told[0] = f"at equal training {told[0]}"
-        found.append("; ".join((each.verdict, *told)))
+        beside = "; ".join(told_apart(each))
+        told = (each.verdict, f"at equal training {beside}" if beside else "", each.undecided())
+        found.append("; ".join(filter(None, told)))
     return found
 
 

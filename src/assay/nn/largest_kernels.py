@@ -39,9 +39,9 @@ class _Largest(Function):
         models, rows, units = z.shape
         width = max(32, triton.next_power_of_2(units))
         kept = torch.empty_like(z)
-        masked = among is not None
-        units_of = among.contiguous().view(torch.uint8) if masked else z
-        _largest[(models * rows,)](z, count, units_of, kept, rows, units, masked, width, num_warps=max(1, width // 512))
+        open_ = z if among is None else among.contiguous().view(torch.uint8)
+        masked, warps = among is not None, max(1, width // 512)
+        _largest[(models * rows,)](z, count, open_, kept, rows, units, masked, width, num_warps=warps)
         ctx.save_for_backward(kept)
         return kept
 
