@@ -109,7 +109,7 @@ def test_parity_needs_negative_eigenvalues(cli: Cli, tmp_path: Path) -> None:
 def test_a_claim_that_holds_is_said_with_its_seeds_and_records(claims: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = claims()
     assert code == 0 and "  reproduced      the square of 2: max 4.1 of 2 seeds (4 4.1), wanted 4 ± 0.2\n" in out
-    assert "    seeds: holds, 2, of which the worst counts: under 78% of all seeds fail\n" in out
+    assert "    seeds: holds, 2, all pass: fewer than 78% of all seeds fail, with 95 % confidence\n" in out
     assert len(out.partition("records: ")[2].split()) == 2
     assert claims("all")[1] == out
 

@@ -29,14 +29,16 @@ def test_a_twin_is_in_its_twins_group() -> None:
     assert found.differences["a"].standing == "level" and found.differences["a"].interval.mean == 0
     assert found.differences["b"].standing == "above" and found.rank == "1-3 of 4"
     assert in_words([found]) == [
-        "recalls with 2 of 2 seeds (2 layers, d=128, 1,500 steps); better than b; not told apart from a, c"
+        "recalls with 2 of 2 seeds (2 layers, d=128, 1,500 steps); at equal training better than b; not told apart "
+        "from a, c"
     ]
 
 
 def test_a_weak_mixer_is_told_apart_and_says_so() -> None:
     found = line(answered("weak", 0.2, 0.22, longer=(0.21, 0.2)), FIELD, BOUNDS)
     assert [found.differences[name].standing for name in "abc"] == ["below"] * 3
-    said = "recalls with 0 of 2 seeds (2 layers, d=128, 1,500 steps), nor with twice the training; worse than a, c, b"
+    of_itself = "recalls with 0 of 2 seeds (2 layers, d=128, 1,500 steps), nor with twice the training"
+    said = f"{of_itself}; at equal training worse than a, c, b"
     assert found.certified and in_words([found]) == [said] and found.rank == "4 of 4"
 
 

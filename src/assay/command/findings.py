@@ -30,13 +30,14 @@ from assay.report.claims import Check, Claim, Judged, identity, of_one_kind
 
 HEAD = """# Findings
 
-Published claims, and what the stored records say of them. `assay findings --page docs/FINDINGS.md` writes this page
-from records alone, which ship with assay; no number in it is typed by hand. A claim is
+Claims of others, and questions of our own (their source says *not published*), and what the stored records say of
+them. `assay findings --page docs/FINDINGS.md` writes this page from records alone, which ship with assay; no number in
+it is typed by hand. A claim is
 
 - *reproduced* where every number with its whole interval lies where the claim wants it,
 - *not reproduced* where one lies elsewhere,
-- *undecided* where an interval crosses the limit, or where as many seeds again would find the same less than four
-  times out of five,
+- *undecided* where an interval crosses the limit, or where a repeat with as many seeds would agree with less than 80 %
+  probability,
 - *not converged* where it could be a matter of training (another recipe of a grid is told above its own, its own lies
   at an edge, or doubled training changes the number), or where its numbers cannot speak for the sentence yet, for the
   reason given,

@@ -183,8 +183,8 @@ def _counted(judged: Sequence[Judged]) -> Part:
     if every := [one for one in judged if one.by_seed and not one.check.once]:
         least = min(every, key=lambda one: one.passed.mean)
         failing = 1 - 0.05 ** (1 / count)  # the largest share of which none among so many is seen once in 20 times
-        all_pass, some = f"under {failing:.0%} of all seeds fail", f"{_passed(least)} ({least.check.what})"
-        said += f", of which the worst counts: {all_pass if least.passed.mean == 1 else some}"
+        all_pass = f"all pass: fewer than {failing:.0%} of all seeds fail, with 95 % confidence"
+        said += f", {all_pass}" if least.passed.mean == 1 else f", of which {_passed(least)} ({least.check.what})"
     if once := [one for one in judged if one.by_seed and one.check.once]:
         least = min(once, key=lambda one: one.passed.mean)
         said += f"; where a goal has to be reached once, {_passed(least)} ({least.check.what})"
@@ -287,7 +287,7 @@ def _compared(
         raise UserError(f"certificate about {certificate.about}: no run of the plan has {canonical(arm)}.")
     tried = {axis: sorted({recipe[at] for recipe in scores}) for at, axis in enumerate(axes)}
     name = "".join(f"{key.rpartition('.')[2].strip('0123456789')} {value}: ".lstrip() for key, value in arm.items())
-    count = f"{name}of {len(scores)} recipes, "
+    count = f"{name}of {len(scores)} recipes{certificate.compared_on}, "
     top = best = _best(scores, mine)
     chooses = len(mine) > 1
     metric, likely = certificate.metric.removeprefix("-"), {best}

@@ -133,6 +133,13 @@ class Certificate:
     claim that has the same axes in its own grid chooses its recipe by itself, on validation data."""
     on: Any = field(default_factory=dict)
     """Options of the comparison that are not the claim's own, such as fewer widths or other seeds."""
+
+    @property
+    def compared_on(self) -> str:
+        """Those of its options that are not seeds: ` at dimensions 10, epochs 400`."""
+        named = {key: value if isinstance(value, list) else [value] for key, value in self.on.items() if key != "seeds"}
+        return " at " + ", ".join(f"{key} {' '.join(map(str, each))}" for key, each in named.items()) if named else ""
+
     arms: tuple[Any, ...] = ({},)
     """Rows that each have a recipe of their own, such as two coders that are compared."""
     longer: Any

@@ -133,8 +133,8 @@ VALIDATION = f"{CLUSTERS} validation articles of WikiText-103"
 CLAIMS = {
     "cab-v4": Claim(
         claim=(
-            "CAB V4 outperforms H2O at an equal realised sparsity of 0.9, with SmolLM2-135M, in blocks of 4 tokens; it "
-            "holds every key, where H2O holds 52."
+            "In blocks of 4, and holding every key where H2O holds 52, CAB V4 outperforms H2O at an equal realised "
+            "sparsity of 0.9, with SmolLM2-135M."
         ),
         source=(
             "the spec of the perplexity benchmark, Expected Results (WikiText-103, sparsity 0.9; here contexts of "
@@ -151,7 +151,7 @@ CLAIMS = {
         ),
     ),
     "cab-blocks": Claim(
-        claim="CAB V4 outperforms H2O at an equal realised sparsity of 0.9, with SmolLM2-135M, in blocks of 8 too.",
+        claim="In blocks of 8 too CAB V4 outperforms H2O at an equal realised sparsity of 0.9, with SmolLM2-135M.",
         source="not published: the claim before this one, in larger blocks, with half or three quarters by weight",
         study="perplexity",
         options=MEASURED | {"datasets": list(HELD_OUT), "budgets": [52], "methods": ["h2o", *map(_spelled, OF_8)]},
