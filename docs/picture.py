@@ -22,6 +22,10 @@ WIDE, TALL, BELOW = 1400, 1000, 28
 """A screen, and the pixels below the first chart, which may need a little more than one."""
 MOST = 200_000
 """Bytes that the picture may have."""
+WORDS = b"Description\0\0\0\0\0"
+"""How a PNG file introduces plain text in UTF-8."""
+LINES = 10
+"""Of the card's screen that a picture says: the headline and the first questions."""
 PIXELS = """async shot => {
   const image = new Image(); image.src = "data:image/png;base64," + shot; await image.decode();
   const canvas = new OffscreenCanvas(image.width, image.height), pen = canvas.getContext("2d");
@@ -53,9 +57,9 @@ def first_screen(page: Path) -> np.ndarray:
     return np.frombuffer(base64.b64decode(pixels), np.uint8).reshape(-1, WIDE, 4)[..., :3]
 
 
-def small_png(pixels: np.ndarray) -> bytes:
+def small_png(pixels: np.ndarray, says: str) -> bytes:
     """Encode pixels with 256 of their colours, each of the others as the nearest of these: a third of the size, and no
-    difference to the eye, as a page has few colours."""
+    difference to the eye, as a page has few colours. What the picture `says` goes with it, for a test to read."""
     height, width, _ = pixels.shape
     shades = np.minimum((pixels.reshape(-1, 3).astype(np.int64) + 4) // 8 * 8, 255)
     colours, places, counts = np.unique(shades, axis=0, return_inverse=True, return_counts=True)
@@ -70,6 +74,7 @@ def small_png(pixels: np.ndarray) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     parts = [
         (b"IHDR", header),
+        (b"iTXt", WORDS + says.encode()),
         (b"PLTE", palette.astype(np.uint8).tobytes()),
         (b"IDAT", zlib.compress(rows.tobytes(), 9)),
     ]
@@ -79,14 +84,20 @@ def small_png(pixels: np.ndarray) -> bytes:
 def take(name: str) -> None:
     card = ("card", "delta_net", "--tier", CARDS[name], "--stored")
     with tempfile.TemporaryDirectory() as place:
-        subprocess.run([sys.executable, "-m", "assay", *card, "--out", place], check=True, stdout=subprocess.DEVNULL)
+        screen = subprocess.check_output([sys.executable, "-m", "assay", *card, "--out", place], text=True)
         (page,) = (Path(place) / "card").glob("*.html")
-        picture = small_png(first_screen(page))
+        picture = small_png(first_screen(page), "\n".join(screen.splitlines()[:LINES]))
     if len(picture) > MOST:
         sys.exit(f"{name} has {len(picture):,} bytes, and {MOST:,} are allowed")
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / name).write_bytes(picture)
     print(f"{name}: {len(picture):,} bytes")
+
+
+def said(name: str) -> str:
+    """What the screen of a picture's card said when it was taken."""
+    behind = (FOLDER / name).read_bytes().partition(b"iTXt" + WORDS)[2]
+    return behind[: behind.index(b"PLTE") - 8].decode()  # before the next chunk: the checksum, and that chunk's length
 
 
 if __name__ == "__main__":

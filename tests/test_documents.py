@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import pytest
@@ -82,3 +83,13 @@ def test_make_bench_runs_only_what_needs_no_argument(monkeypatch: pytest.MonkeyP
         with pytest.raises(LookupError) as needed:
             runpy.run_path(str(ROOT / name), run_name="__main__")
         assert needed.value.args == ([],), name
+
+
+@pytest.mark.parametrize(("name", "page"), [("card.png", "README.md"), ("card_smoke.png", "docs/card.md")])
+def test_a_picture_of_a_card_says_what_the_page_beside_it_says(
+    name: str, page: str, script: Callable[[str], ModuleType]
+) -> None:
+    said = script("docs/picture.py").said(name)
+    assert said.startswith("card of delta_net") and said in (ROOT / page).read_text(encoding="utf-8"), (
+        f"the picture is of another card: python docs/picture.py {name}"
+    )
