@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from assay.command.findings import Sources, certified_line, judged, page, planned, ship
+from assay.command.findings import Sources, _thin, certified_line, judged, page, planned, ship
 from assay.command.reproduce import known_claims
 from assay.core import shipped
 from assay.core.errors import UserError
@@ -41,7 +41,7 @@ def test_the_readme_states_no_finding_without_a_whole_certificate(shipped_findin
     section = (ROOT / "README.md").read_text().partition("## What came out\n")[2].partition("\n## ")[0]
     before, _, rest = section.partition("```text\n")
     shown, _, after = rest.partition("```")
-    elsewhere = ("modular-width-61", "modular-width-113", "icl-default", "sae-theorem")  # on the page
+    elsewhere = ("modular-width-61", "modular-width-113", "icl-default", "sae-theorem", "sae-convergence-units")
     lines = [certified_line(one) for one in shipped_findings if one.publishable and one.name not in elsewhere]
     assert shown == "".join(f"{line}\n" for line in lines), 'python docs/refresh.py "assay findings" writes it'
     assert not re.search(r"\d\.\d", before + after), "a number of a finding is printed by the command, not written"
@@ -91,6 +91,16 @@ def test_every_spec_that_states_something_has_claims_and_every_claim_a_line_on_t
         "modular",
         "perplexity",
         "sae",
+    }
+
+
+def test_of_the_values_per_epoch_those_ship_that_a_claim_reads() -> None:
+    metrics = {"fvu": 0.5, "history": {"train_loss": [2.0, 1.0], "lse": [1.0, 0.5]}, "curve": [1, 2]}
+    record = Record(Run("sae", {}, 0, {}), "done", metrics)
+    assert _thin(record, {"history.train_loss"}).metrics == {"fvu": 0.5, "history": {"train_loss": [2.0, 1.0]}}
+    assert _thin(record, {"history", "history.train_loss"}).metrics == {"fvu": 0.5, "history": metrics["history"]}
+    assert _thin(record, {"curve"}).metrics == {"fvu": 0.5, "curve": [1, 2]} and _thin(record, ()).metrics == {
+        "fvu": 0.5
     }
 
 

@@ -201,8 +201,12 @@ def duration_of(one: Finding) -> dict[str, Any]:
 
 
 def _thin(record: Record, needed: Collection[str]) -> Record:
-    """The record without the values per epoch that no claim reads."""
+    """The record without the values per epoch that no claim reads; `history.train_loss` is one of several."""
+    parts = [name.split(".") for name in needed if "." in name]
     kept = {name: value for name, value in record.metrics.items() if name not in shipped.SERIES or name in needed}
+    for name, _ in parts:
+        if name not in kept and name in record.metrics:
+            kept[name] = {key: value for key, value in record.metrics[name].items() if [name, key] in parts}
     return replace(record, metrics=kept)
 
 

@@ -35,7 +35,7 @@ def test_the_benchmark_compares_two_coders_of_the_paper_seed_by_seed() -> None:
 def test_a_loss_that_falls_by_k_ln_t_converges_where_the_claim_says(pace: float, word: str) -> None:
     claim = CLAIMS["sae-convergence-units"]
     runs = planned(claim)
-    assert {run.options["d_code"] for run in runs} == {16, 32, 64, 128} and len(runs) == 4 * 4 * 5
+    assert {run.options["d_code"] for run in runs} == {16, 32, 64, 128} and len(runs) == 4 * 4 * 14
 
     def fell(run: Run) -> Record:
         losses = [-pace * run.options["d_code"] * math.log(epoch) for epoch in range(1, 201)]

@@ -86,9 +86,9 @@ ABLATION = {
 PUBLISHED = "its recipe, 100 epochs of Adam at 1e-3, is what the claim is about"
 SGD: Mapping[str, Any] = {
     "study": "sae.dynamics",
-    "options": {"config": "convergence", "hidden_dims": UNITS},
+    "options": {"config": "convergence", "hidden_dims": UNITS, "seeds": tuple(range(14))},
     "tables": ("dynamics",),
-    "series": ("history",),
+    "series": ("history.train_loss",),
     "exempt": "it is about the course of training itself",
 }
 

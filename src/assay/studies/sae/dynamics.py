@@ -144,12 +144,13 @@ def _axes_of(record: Record) -> tuple[int, str, float]:
 def _run(record: Record) -> dict[str, Any]:
     history, metrics = record.metrics["history"], record.metrics
     losses = history["train_loss"]
+    terms = [term for term in ("lse", "var", "tc") if term in history]  # records that ship have the loss alone
     return {
         "seed": record.run.seed,
         "loss_curve": losses,
-        **{f"{term}_curve": history[term] for term in ("lse", "var", "tc")},
+        **{f"{term}_curve": history[term] for term in terms},
         "final_loss": losses[-1],
-        **{f"final_{term}": history[term][-1] for term in ("lse", "var", "tc")},
+        **{f"final_{term}": history[term][-1] for term in terms},
         "convergence_epoch": convergence_epoch(losses),
         "slope_per_unit": log_slope(losses) / record.run.options["d_code"],
         "training_time": record.cost.get("train_seconds"),
