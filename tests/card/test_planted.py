@@ -93,7 +93,10 @@ def test_the_card_of_a_window_of_16_says_that_it_does_not_recall() -> None:
     judged = line(window, shipped_field(TIERS["smoke"], "recall"), Bounds(0.0625, 1.0))
     told = in_words([judged])[0]
     assert judged.certified and told.startswith("recalls 16 pairs with 0 of 2 seeds"), told
-    assert judged.differences["attention:conv=4"].standing == "below" and "; worse than attention:conv=4" in told, told
+    assert (
+        judged.differences["attention:conv=4"].standing == "below"
+        and "; at equal training worse than attention:conv=4" in told
+    ), told
 
 
 def test_the_card_of_a_delta_rule_that_adds_says_that_it_does_not_update() -> None:
