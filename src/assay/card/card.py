@@ -111,8 +111,9 @@ class Card:
         larger = {name: size for name, size in theirs.items() if mine < (1 - ALIKE) * size}
         told = [f"as much per byte of state as {named(alike)}"] if alike else []
         if larger:
-            least = min(larger.values())
-            told.append(f"in {mine:,} bytes of state, where {named(list(larger))} carry {least:,} or more")
+            names, least = named(list(larger)), f"{min(larger.values()):,}"
+            carry = f"carry {least} or more" if len(larger) > 1 else f"carries {least}"
+            told.append(f"in {mine:,} bytes of state, where {names} {carry}")
         return ", and ".join(told)
 
     def headline(self) -> str:
