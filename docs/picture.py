@@ -25,7 +25,7 @@ MOST = 200_000
 WORDS = b"Description\0\0\0\0\0"
 """How a PNG file introduces plain text in UTF-8."""
 LINES = 10
-"""Of the card's screen that a picture says: the headline and the first questions."""
+"""A picture says so many lines of the card's screen: the headline and the first questions."""
 PIXELS = """async shot => {
   const image = new Image(); image.src = "data:image/png;base64," + shot; await image.decode();
   const canvas = new OffscreenCanvas(image.width, image.height), pen = canvas.getContext("2d");
@@ -95,7 +95,7 @@ def take(name: str) -> None:
 
 
 def said(name: str) -> str:
-    """What the screen of a picture's card said when it was taken."""
+    """Return what the screen of the card said when its picture was taken."""
     behind = (FOLDER / name).read_bytes().partition(b"iTXt" + WORDS)[2]
     return behind[: behind.index(b"PLTE") - 8].decode()  # before the next chunk: the checksum, and that chunk's length
 

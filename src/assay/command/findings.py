@@ -201,12 +201,11 @@ def duration_of(one: Finding) -> dict[str, Any]:
 
 
 def _thin(record: Record, needed: Collection[str]) -> Record:
-    """The record without the values per epoch that no claim reads; `history.train_loss` is one of several."""
-    parts = [name.split(".") for name in needed if "." in name]
+    """The record without the values per epoch that no claim reads."""
     kept = {name: value for name, value in record.metrics.items() if name not in shipped.SERIES or name in needed}
-    for name, _ in parts:
-        if name not in kept and name in record.metrics:
-            kept[name] = {key: value for key, value in record.metrics[name].items() if [name, key] in parts}
+    for name, part in (each.split(".") for each in needed if "." in each):
+        if name in record.metrics and name not in needed:
+            kept[name] = kept.get(name, {}) | {part: record.metrics[name][part]}
     return replace(record, metrics=kept)
 
 

@@ -1,4 +1,4 @@
-"""Of each row the largest numbers are kept, and the others are 0."""
+"""The largest numbers of each row are kept, and the others are 0."""
 
 from typing import Any
 

@@ -167,7 +167,8 @@ class Claim:
     tables: tuple[str, ...] = ()
     """Tables of the study's report that stand under the checks."""
     series: tuple[str, ...] = ()
-    """Metrics with a value per epoch that its numbers are taken from: of other records those do not ship."""
+    """Metrics with a value per epoch that its numbers are taken from: of other records those do not ship.
+    `history.train_loss` is one of several."""
     certificate: Certificate | None = None
     uncertified: str = ""
     """What the claim says nothing about yet, and why: the verdict says so, whatever a certificate beside it says."""

@@ -9,8 +9,8 @@ tokens are uniform and independent. The target at a position is the element x_1 
     length=40            every position is asked
     length=3..40         one position is asked, the end of a sequence whose length is uniform over 3, ..., 40
     tokens=generators    two elements alone come as tokens, of which all are products: in s5 the swap of the first two
-                         things and the cycle of all five. There are 2^t words of t tokens, where all tokens have
-                         120^t: the rule can be found in short words first
+                         things and the cycle of all five. There are 2^t words of t tokens, where all 120 tokens
+                         make 120^t, so training sees short words often
 
 A causal model does not see what stands behind the question, so sequences of all lengths have one shape, the longest:
 no padding, and as many tokens in every step. Models are scored at up to 256 tokens, asked as in training.

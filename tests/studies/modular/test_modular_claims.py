@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from assay.command.findings import planned
+from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.run import Record, Run
 from assay.core.store import Store
@@ -51,6 +52,26 @@ def test_the_page_says_what_the_shipped_records_say(script: Callable[[str], Modu
     )
     (wide,) = (line for line in page.splitlines() if line.startswith("| 64 | 10 |"))
     assert "| 7/10 |" in wide, "by the spec's criterion"
+
+
+def test_the_page_s_counts_of_the_default_recipe_are_of_records_that_ship(script: Callable[[str], ModuleType]) -> None:
+    """At P = 64, rate .03 and decay .1: wide models after 400 epochs, and width 10 by the spec's criterion."""
+    recipe = {"P": 64, "lr": 0.03, "weight_decay": 0.1}
+    records = [each for each in shipped.records("modular.sweep") if recipe.items() <= each.run.options.items()]
+
+    def counted(epochs: int, widths: range, metric: str) -> list[bool]:
+        chosen = [each for each in records if each.run.options["epochs"] == epochs]
+        return [each.metrics[metric] == 1 for each in chosen if each.run.options["d_hidden"] in widths]
+
+    wide, short, long = (
+        counted(400, range(16, 65), "test_acc"),
+        counted(400, range(10, 11), "best_val_acc"),
+        counted(800, range(10, 11), "best_val_acc"),
+    )
+    page = " ".join(script("docs/widths_modular.py").PAGE.read_text(encoding="utf-8").split())
+    assert f"{sum(wide)} of {len(wide)} runs of widths 16 to 64 answer every test pair" in page
+    assert sum(long) == len(long) == 5 and "five of five runs of width 10 meet it" in page
+    assert f"after 800 epochs, and {sum(short)} of {len(short)} after 400" in page
 
 
 def test_a_planted_model_adds_with_its_frequencies_alone() -> None:
