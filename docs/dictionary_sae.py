@@ -16,7 +16,7 @@ from assay.core import shipped
 from assay.core.run import Record
 from assay.core.store import Store
 from assay.report.section import Section
-from assay.studies.sae.planted import planted_tables
+from assay.studies.sae.planted import FLOOR, planted_tables
 
 PAGE = Path(__file__).parent / "sae.md"
 NAME = "sae.dictionary"
@@ -47,7 +47,8 @@ def block() -> str:
     out = Section("sae")
     planted_tables(shipped.records(NAME), [], out)
     table = next(table for table in out.tables if table.name == "true_l0")
-    return markdown(table, COLUMNS, sorted(table.rows, key=lambda row: (row["recipe.epochs"], row["coder"])))
+    trained = [row for row in table.rows if row["coder"] != FLOOR]
+    return markdown(table, COLUMNS, sorted(trained, key=lambda row: (row["coder"], row["recipe.epochs"])))
 
 
 def placed(page: str) -> str:

@@ -62,6 +62,13 @@ def test_a_level_that_has_the_true_l0_is_named_so() -> None:
     assert own.best.interval("atoms_found").mean == pytest.approx(0.8) and own.level_at_edge
 
 
+def test_one_level_is_enough_where_it_has_the_true_l0() -> None:
+    (own,) = planted([record("topk:k=8", seed, l0=7.99, found=0.5, fvu=0.1) for seed in (0, 1)]).values()
+    assert own.is_level and own.there is not None and own.there.interval("atoms_found").mean == 0.5
+    (other,) = planted([record("topk:k=9", seed, l0=9.0, found=0.5, fvu=0.1) for seed in (0, 1)]).values()
+    assert other.there is None
+
+
 def test_a_coder_that_does_not_reach_the_true_l0_has_no_number_there() -> None:
     records = [record(f"topk:k={k}", seed, l0=float(k), found=0.5, fvu=1 / k) for seed in (0, 1) for k in (16, 32)]
     (own,) = planted(records).values()
@@ -113,7 +120,7 @@ def test_a_trained_code_tells_concepts_from_few_units_and_random_features_do_not
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "said"), [("dictionary", 325, "twice as long"), ("stream", 33, "twice the steps")]
+    ("name", "count", "said"), [("dictionary", 610, "twice as long"), ("stream", 33, "twice the steps")]
 )
 def test_the_page_shows_what_the_shipped_records_say(
     name: str, count: int, said: str, script: Callable[[str], ModuleType]

@@ -26,6 +26,15 @@ PARITY = {  # by name, the runs and whether they solve it
 ATTENTION = {"model.seq_mixer": "attention"}
 EVERY_SEED = Check(what=f"beta_max=2, {END}, worst seed", metric=AT_256, rows=FLIPS, over="min", at_least=0.99)
 GRAZZI = "Grazzi et al., ICLR 2025 (arXiv 2411.12537), table of parity: trained at 3 to 40, tested at 40 to 256"
+FEWER, FOUR = (1, 2, 3), 4
+ALONG = "mean accuracy over the positions of 256 tokens"
+
+
+def _reflecting(steps: int) -> dict[str, Any]:
+    """The runs with so many reflections per token."""
+    return {"model.seq_mixer.num_householder": steps}
+
+
 PUBLISHED = {
     "delta_net": (128, 0.96),
     "gated_delta_net": (64, 0.89),
@@ -231,6 +240,52 @@ CLAIMS = {
                 at_most=0.6,
             )
             for length in (256, 40)
+        ),
+    ),
+    "s5-reflections": Claim(
+        claim=(
+            "Trained on words of S5 in two generators, a swap and a five-cycle, of 32 tokens (one layer, d=64), the "
+            "delta rule with four reflections per token knows the product so far all along 256 tokens; with one, two "
+            "or three it loses it: the best of five seeds."
+        ),
+        source=(
+            "Siems et al., DeltaProduct, NeurIPS 2025 (arXiv 2502.10297): n - 1 reflections per token are enough for "
+            "the permutations of n things in one layer; trained there on all 120 elements"
+        ),
+        study="icl",
+        series=("curve",),
+        options={
+            "task": "state_tracking:group=s5:length=32:tokens=generators",
+            "model": {"state_mixer": "swiglu", "model_dim": 64, "num_layers": 1, "positions": "none"},
+            "train": {"max_steps": 3000, "micro_batch_size": 64, "validate_every": 300, "warmup_ratio": 0.05},
+            "optimizer": {"lr": 0.003, "weight_decay": 0},
+            "eval_size": 500,
+            "seeds": [0, 1, 2, 3, 4],
+        },
+        grid={
+            "model.seq_mixer": [
+                f"delta_product:num_heads=8:num_householder={steps}:forget=false:conv=0" for steps in (*FEWER, FOUR)
+            ]
+        },
+        certificate=Certificate(
+            about="how many reflections per token S5 takes",
+            metric=AT_256,
+            tried={"optimizer.lr": (0.001, 0.003, 0.01, 0.03)},
+            arms=tuple(map(_reflecting, (*FEWER, FOUR))),
+            longer={"train.max_steps": 6000},
+            number=Check(what=f"reflections per token: 3, {ALONG}", metric=AT_256, rows=_reflecting(3), at_most=0.6),
+            goal=False,
+        ),
+        checks=tuple(
+            Check(
+                what=f"reflections per token: {steps}, {ALONG}, best seed",
+                metric=AT_256,
+                rows=_reflecting(steps),
+                over="max",
+                at_least=0.99 if steps == FOUR else None,
+                at_most=None if steps == FOUR else 0.6,
+            )
+            for steps in (FOUR, *FEWER)
         ),
     ),
     "regression-ols": Claim(

@@ -93,7 +93,7 @@ def planted(records: Sequence[Record]) -> dict[tuple[str, str], Found]:
 
 def _found(levels: Sequence[Row]) -> Found:
     best, target = best_level(levels), fmean(levels[0].values("true_l0").values())
-    row = at_l0(levels, target) if len(levels) > 1 else None
+    row = at_l0(levels, target)
     there = None if row is None else replace(row, names=levels[0].names, setting=levels[0].setting)
     at_rate = [level.tried.get(there.tuned_value, {}).values() for level in levels] if there else []
     active = [fmean(record.metrics.get("l0", 0.0) for record in own) for own in at_rate if own]
