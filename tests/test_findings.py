@@ -18,8 +18,9 @@ from assay.core.run import Record, Run
 from assay.core.store import Store
 from assay.core.study import Outcome
 from assay.metrics.intervals import Interval
-from assay.report.certificate import Finding, certified, varied
+from assay.report.certificate import Finding, certified
 from assay.report.claims import Certificate, Check, Claim, Judged, Verdict, Word, has_options, identity
+from assay.report.recipes import varied
 from assay.studies.modular.claims import half_perfect, share_perfect
 
 ROOT = Path(__file__).parent.parent

@@ -11,8 +11,9 @@ import pytest
 from assay.core.errors import UserError
 from assay.core.run import Record, Run
 from assay.metrics.intervals import Interval, student_t
-from assay.report.certificate import Finding, Keep, Look, enough, examined, steady, widened
+from assay.report.certificate import Finding, enough, examined, steady
 from assay.report.claims import Certificate, Check, Claim, Judged, identity, judge, seeds_needed
+from assay.report.recipes import Keep, Look, widened
 
 SCORE = Check(what="score", metric="score", at_least=0.9)
 CLAIM = Claim(

@@ -25,8 +25,9 @@ from assay.core.plan import make_plan
 from assay.core.run import Numerics, Record, Run, finite
 from assay.core.store import Store
 from assay.metrics.intervals import Interval
-from assay.report.certificate import Finding, Keep, examined
+from assay.report.certificate import Finding, examined
 from assay.report.claims import Check, Claim, Judged, identity, of_one_kind
+from assay.report.recipes import Keep
 
 HEAD = """# Findings
 

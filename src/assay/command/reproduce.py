@@ -34,8 +34,9 @@ from assay.core.plan import Grid
 from assay.core.run import Record, Run
 from assay.core.study import Study
 from assay.core.words import printable
-from assay.report.certificate import Keep, examined
+from assay.report.certificate import examined
 from assay.report.claims import Claim, by_identity
+from assay.report.recipes import Keep
 from assay.report.section import Section
 from assay.report.text import as_markdown, render
 from assay.studies import studies

@@ -15,8 +15,9 @@ from assay.core.errors import UserError
 from assay.core.run import Record, Run
 from assay.core.store import Store
 from assay.core.study import Context
-from assay.report.certificate import Keep, examined, varied
+from assay.report.certificate import examined
 from assay.report.claims import Claim, by_identity
+from assay.report.recipes import Keep, varied
 from assay.studies.modular import evidence
 from assay.studies.modular.bilinear import Model, answered, constructive_model
 from assay.studies.modular.claims import CLAIMS, half_perfect, share_perfect

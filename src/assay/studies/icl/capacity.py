@@ -13,8 +13,8 @@ from typing import Any
 from assay.core.errors import UserError
 from assay.core.study import Report
 from assay.metrics.intervals import Interval, student_t, wilson
-from assay.report.certificate import widened
 from assay.report.draw import Column, Points, lines, table
+from assay.report.recipes import widened
 from assay.report.rows import Row, by_setting, labels
 from assay.studies.icl.anchors import anchors
 from assay.studies.icl.k90 import best_recalled_bits, capacity_interval, crossing
