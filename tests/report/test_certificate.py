@@ -241,6 +241,7 @@ def counted(check: Check, *values: float) -> Judged:
 
 
 EVERY = Check(what="worst seed", metric="score", over="min", at_least=0.9)
+FIXED = Check(what="x", metric="score", target=1, tolerance=0.1, unit="")
 ONCE = Check(what="best seed", metric="score", over="max", at_least=0.9)
 
 
@@ -250,6 +251,13 @@ def test_a_bound_on_failing_seeds_is_given_only_where_none_failed() -> None:
     )
     failed = enough([counted(EVERY, 0.99, 0.71, 1)]).said
     assert failed == "3, of which 2 of 3 pass, 0.67 [0.21, 0.94] (worst seed)"
+
+
+def test_no_seeds_are_asked_of_a_number_that_nothing_is_drawn_for() -> None:
+    fixed, drawn = counted(FIXED, 1.05), counted(replace(FIXED, unit="seed"), 1.05)
+    assert str(enough([fixed])) == "seeds: not asked, nothing is drawn: another run gives the same number"
+    assert fixed.number == "1.05" and fixed.verdict.word == "reproduced"
+    assert not enough([drawn]).holds and not enough([fixed, drawn]).holds
 
 
 def test_a_goal_that_one_seed_has_to_reach_says_how_many_did() -> None:

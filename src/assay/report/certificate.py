@@ -128,6 +128,8 @@ def enough(judged: Sequence[Judged]) -> Part:
     judged = [one for one in judged if one.verdict.word == "not reproduced"] or judged
     if not judged or any(one.found is None for one in judged):
         return Part("seeds", False, "no number to tell from its limit")
+    if not any(one.check.unit for one in judged):
+        return Part("seeds", True, "nothing is drawn: another run gives the same number", asked=False)
     pooled = [(one, found) for one in judged if (found := one.found) is not None and found.low is not None]
     if not pooled:
         return _counted(judged)

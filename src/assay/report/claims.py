@@ -82,7 +82,7 @@ class Check:
     target: float | None = None
     tolerance: float | None = None
     unit: str = "seed"
-    """What the interval counts."""
+    """What the interval counts; empty where nothing is drawn, and every run gives the same number."""
 
     def __post_init__(self) -> None:
         wanted = [name for name in ("at_least", "at_most", "target") if getattr(self, name) is not None]
@@ -209,14 +209,14 @@ class Judged:
 
     @property
     def number(self) -> str:
-        """`mean 0.75 [0.70, 0.80] of 2 seeds (0.74 0.76)`, `0.75 [0.70, 0.80]`, or why there is none."""
+        """`mean 0.75 [0.70, 0.80] of 2 seeds (0.74 0.76)`, `0.75 [0.70, 0.80]`, `0.75`, or why there is none."""
         if self.found is None:
             return self.reason
         low, high = self.found.low, self.found.high
         if low is not None and high is not None and SHARE.search(self.check.metric):
             low, high = max(0.0, low), min(1.0, high)
         bounds = "" if low is None else f" [{low:.4g}, {high:.4g}]"
-        if not self.by_seed:
+        if not self.by_seed or not self.check.unit:
             return f"{self.found.mean:.4g}{bounds}"
         each, count = list(self.by_seed.values()), len(self.by_seed)
         one_by_one = " ".join(f"{number:.4g}" for number in each)
