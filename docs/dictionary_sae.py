@@ -16,21 +16,14 @@ from assay.core import shipped
 from assay.core.run import Record
 from assay.core.store import Store
 from assay.report.section import Section
-from assay.studies.sae.planted import FLOOR, planted_tables
+from assay.studies.sae.planted import planted_tables
 
 PAGE = Path(__file__).parent / "sae.md"
 NAME = "sae.dictionary"
-COLUMNS = (
-    "coder",
-    "recipe.epochs",
-    "lr",
-    "atoms found",
-    "firing F1",
-    "twice as long",
-    "best L0",
-    "best lr",
-    "best found",
-)
+AT_TRUE_L0 = ("coder", "recipe.epochs", "lr", "atoms found", "firing F1", "twice as long")
+BEST = ("coder", "best L0", "best lr", "best found")
+SHOWN = 96
+"""The epochs after which best levels are shown: of fewer and more only some levels were trained."""
 
 
 def thin(record: Record) -> Record:
@@ -44,11 +37,14 @@ def ship(folder: Path) -> None:
 
 
 def block() -> str:
+    """Every coder at the true L0, by epochs; then its best level and rate, which only the truth can choose."""
     out = Section("sae")
     planted_tables(shipped.records(NAME), [], out)
     table = next(table for table in out.tables if table.name == "true_l0")
-    trained = [row for row in table.rows if row["coder"] != FLOOR]
-    return markdown(table, COLUMNS, sorted(trained, key=lambda row: (row["coder"], row["recipe.epochs"])))
+    there = sorted((row for row in table.rows if row["lr"]), key=lambda row: (row["coder"], row["recipe.epochs"]))
+    best = sorted((row for row in table.rows if row["recipe.epochs"] == SHOWN), key=lambda row: row["coder"])
+    told = f"At the best level and rate of each after {SHOWN} epochs:"
+    return "\n\n".join([markdown(table, AT_TRUE_L0, there), told, markdown(table, BEST, best)])
 
 
 def placed(page: str) -> str:

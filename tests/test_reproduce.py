@@ -108,7 +108,7 @@ def test_parity_needs_negative_eigenvalues(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_claim_that_holds_is_said_with_its_seeds_and_records(claims: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = claims()
-    assert code == 0 and "  reproduced      the square of 2: max 4.1 of 2 seeds (4 4.1), wanted 4 ± 0.2\n" in out
+    assert code == 0 and "  reproduced      the square of 2: max of 2 seeds 4.1 (4 4.1), wanted 4 ± 0.2\n" in out
     assert "    seeds: holds, 2, all pass: fewer than 78% of all seeds fail, with 95 % confidence\n" in out
     assert len(out.partition("records: ")[2].split()) == 2
     assert claims("all")[1] == out
@@ -167,9 +167,9 @@ def test_the_ablations_table_has_the_controls_in_it(cli: Cli, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"target": 5}, "max 4.1 of 2 seeds (4 4.1), wanted 5 ± 0.2"),
-        ({"over": "min", "target": None, "tolerance": None, "at_least": 4.01}, "min 4 of 2 seeds"),
-        ({"over": "max", "target": None, "tolerance": None, "at_most": 4.09}, "max 4.1 of 2 seeds"),
+        ({"target": 5}, "max of 2 seeds 4.1 (4 4.1), wanted 5 ± 0.2"),
+        ({"over": "min", "target": None, "tolerance": None, "at_least": 4.01}, "min of 2 seeds 4"),
+        ({"over": "max", "target": None, "tolerance": None, "at_most": 4.09}, "max of 2 seeds 4.1"),
         ({"metric": "cube"}, "cube is there for 0 of 2 seeds"),
     ],
 )
@@ -271,7 +271,7 @@ def test_findings_are_judged_from_the_store_and_a_deleted_record_is_no_record(
     assert code == 0 and found["verdict"] == "reproduced" and found["records"] == 2
     assert cli("findings", *where, "--page", tmp_path / "FINDINGS.md")[0] == 0
     text = (tmp_path / "FINDINGS.md").read_text()
-    assert "| **reproduced** | max 4.1 of 2 seeds (4 4.1) | 4 ± 0.2 |" in text
+    assert "| **reproduced** | max of 2 seeds 4.1 (4 4.1) | 4 ± 0.2 |" in text
     first = next(record for record in Store(tmp_path / "out").records("counting") if record.run.options["x"] == 2)
     assert cli("rm", first.run.id, *where)[0] == 0
     (found,) = [one for one in json.loads(cli("findings", "--json", *where)[1]) if one["name"] == "two-squared"]

@@ -291,7 +291,7 @@ def test_an_accuracy_at_a_length_has_no_interval_beyond_1() -> None:
         for run, value in zip(runs, (0.992, 0.712, 0.999), strict=True)
     ]
     found = judge(check, runs, {identity(record.run): record for record in records})
-    assert found.number.startswith("mean 0.901 [0.4943, 1]") and found.found is not None
+    assert found.number.startswith("mean of 3 seeds 0.901 [0.4943, 1]") and found.found is not None
     assert found.found == student_t([0.992, 0.712, 0.999]), "seeds that are needed come from the whole interval"
 
 

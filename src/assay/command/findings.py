@@ -117,7 +117,7 @@ def certified_line(one: Finding) -> str:
     the page; the number is always whole."""
     deciding = one.deciding
     assert deciding is not None, "a claim without a number has no verdict"
-    found = re.sub(r" seeds \([^)]*\)", " seeds", deciding.number)  # the page has every seed
+    found = re.sub(r" \([^)]*\)$", "", deciding.number)  # the page has every seed
     number = f": {found}; wanted {deciding.check.wanted}"
     claim = _shortened(f"{one.name}: {one.claim.claim}")
     return f"{one.verdict.word:<{INDENT}}{claim}\n{' ' * INDENT}{_shortened(deciding.check.what, number)}"

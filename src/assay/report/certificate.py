@@ -3,7 +3,7 @@
     recipe              no recipe of the grid is told above the claim's own by the seeds, and its own is at no edge;
                         while the best of an arm is at an edge, its grid gets the next value there, up to a limit. A
                         better mean that is not told above it may lie at an edge: it is named, with the paired
-                        difference. Of a claim that chooses by itself none at an edge may be better by more than NEAR
+                        difference. Of a claim that chooses by itself none at an edge may be better by more than 2 %
     doubled training    twice the training leaves the number inside its interval, or the goal was reached without it; of
                         a worst or best seed, the share of seeds that pass inside Wilson's. A claim that chooses its
                         recipe by itself is doubled at the best of each arm
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from assay.core.run import Record, Run
 from assay.report.claims import Certificate, Claim, Judged, Measured, Verdict, judge, seeds_needed, worst
-from assay.report.recipes import Look, searched, those, varied
+from assay.report.recipes import Look, searched, stored_of, varied
 
 
 def every(run: Run) -> bool:
@@ -102,13 +102,13 @@ def examined(name: str, claim: Claim, look: Look, measured: Measured = lambda ch
     before, after = (judge(certificate.number, *those, measured) for those in ((runs, stored), (doubled, more)))
     recipe = Part("recipe", search.holds, search.said)
     parts = recipe, steady(certificate, before, after), enough(found.judged)
-    behind = (*search.records, *those(doubled, more))
+    behind = (*search.records, *stored_of(doubled, more))
     return replace(found, parts=parts, behind=behind, numbers=(before, after))
 
 
 def _judged(name: str, claim: Claim, runs: Sequence[Run], stored: Mapping[str, Record], measured: Measured) -> Finding:
     judged = tuple(judge(check, runs, stored, measured) for check in claim.checks)
-    return Finding(name, claim, judged, those(runs, stored))
+    return Finding(name, claim, judged, stored_of(runs, stored))
 
 
 def certified(verdict: Verdict, claim: Claim, parts: Sequence[Part]) -> Verdict:

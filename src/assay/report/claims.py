@@ -209,7 +209,7 @@ class Judged:
 
     @property
     def number(self) -> str:
-        """`mean 0.75 [0.70, 0.80] of 2 seeds (0.74 0.76)`, `0.75 [0.70, 0.80]`, `0.75`, or why there is none."""
+        """`mean of 2 seeds 0.75 [0.70, 0.80] (0.74 0.76)`, `0.75 [0.70, 0.80]`, `0.75`, or why there is none."""
         if self.found is None:
             return self.reason
         low, high = self.found.low, self.found.high
@@ -221,7 +221,7 @@ class Judged:
         each, count = list(self.by_seed.values()), len(self.by_seed)
         one_by_one = " ".join(f"{number:.4g}" for number in each)
         shown = one_by_one if count <= SHOWN else f"{min(each):.4g} to {max(each):.4g}"
-        return f"{self.check.over} {self.found.mean:.4g}{bounds} of {count} seed{'s' * (count > 1)} ({shown})"
+        return f"{self.check.over} of {count} seed{'s' * (count > 1)} {self.found.mean:.4g}{bounds} ({shown})"
 
 
 Measured = Callable[[Check, Sequence[Record]], Interval | None]

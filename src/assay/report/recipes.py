@@ -1,4 +1,4 @@
-"""The search over recipes under a claim: those of an arm are compared by means over seeds; its grid widens at edges."""
+"""Searches for the best recipe of each arm of a claim: by means over seeds, on a grid that is widened at its edges."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -32,7 +32,8 @@ Look = Callable[[Claim, Keep], tuple[Sequence[Run], Mapping[str, Record]]]
 once computed."""
 
 
-def those(runs: Sequence[Run], stored: Mapping[str, Record]) -> tuple[Record, ...]:
+def stored_of(runs: Sequence[Run], stored: Mapping[str, Record]) -> tuple[Record, ...]:
+    """The records of these runs, as far as they are stored."""
     return tuple(stored[key] for run in runs if (key := identity(run)) in stored)
 
 
@@ -74,14 +75,14 @@ def searched(claim: Claim, own: Sequence[Run], look: Look) -> Search:
         runs, stored = look(varied(claim, certificate.on, tried), partial(_fits, asked, list(tried)))
         at_edges = [arm.rows for arm in found.arms if arm.edges] if found else [{}]
         needed = [run for run in runs if any(has_options(run, rows) for rows in at_edges)]
-        if missing := len(needed) - len(those(needed, stored)):
+        if missing := len(needed) - len(stored_of(needed, stored)):
             said = f"{missing} of {len(needed)} runs of other recipes are not stored"
             if found is None:
-                return Search(False, said, tried, those(runs, stored))
+                return Search(False, said, tried, stored_of(runs, stored))
             return replace(found, said=f"{found.said}; of a wider grid {said}")
         arms = [_compared(certificate, arm, own, runs, stored, tried) for arm in certificate.arms]
         said = "; ".join(arm.said for arm in arms)
-        found = Search(all(arm.holds for arm in arms), said, tried, those(runs, stored), tuple(arms))
+        found = Search(all(arm.holds for arm in arms), said, tried, stored_of(runs, stored), tuple(arms))
         wider = [widened(grid, arm.edges, certificate.tried) for arm, grid in zip(arms, grids, strict=True)]
         if wider == grids:
             return found
@@ -122,7 +123,7 @@ def _compared(
     stored: Mapping[str, Record], tried: Axes,
 ) -> _Arm:  # fmt: skip
     axes = list(tried)
-    scores = _scores(certificate.metric, those([run for run in runs if has_options(run, arm)], stored), axes)
+    scores = _scores(certificate.metric, stored_of([run for run in runs if has_options(run, arm)], stored), axes)
     mine = {_recipe(run, axes) for run in own if has_options(run, arm)}
     if not scores or not mine:
         raise UserError(f"certificate about {certificate.about}: no run of the plan has {canonical(arm)}.")

@@ -65,6 +65,7 @@ def test_a_level_that_has_the_true_l0_is_named_so() -> None:
 def test_one_level_is_enough_where_it_has_the_true_l0() -> None:
     (own,) = planted([record("topk:k=8", seed, l0=7.99, found=0.5, fvu=0.1) for seed in (0, 1)]).values()
     assert own.is_level and own.there is not None and own.there.interval("atoms_found").mean == 0.5
+    assert own.level_at_edge, "of one level nothing says that another is not better"
     (other,) = planted([record("topk:k=9", seed, l0=9.0, found=0.5, fvu=0.1) for seed in (0, 1)]).values()
     assert other.there is None
 

@@ -26,13 +26,23 @@ PARITY = {  # by name, the runs and whether they solve it
 ATTENTION = {"model.seq_mixer": "attention"}
 EVERY_SEED = Check(what=f"beta_max=2, {END}, worst seed", metric=AT_256, rows=FLIPS, over="min", at_least=0.99)
 GRAZZI = "Grazzi et al., ICLR 2025 (arXiv 2411.12537), table of parity: trained at 3 to 40, tested at 40 to 256"
-FEWER, FOUR = (1, 2, 3), 4
+REFLECTIONS = (4, 1, 2, 3)
 ALONG = "mean accuracy over the positions of 256 tokens"
 
 
-def _reflecting(steps: int) -> dict[str, Any]:
+def _reflecting(count: int) -> dict[str, Any]:
     """The runs with so many reflections per token."""
-    return {"model.seq_mixer.num_householder": steps}
+    return {"model.seq_mixer.num_householder": count}
+
+
+def best_of_fewer(records: Sequence[Record]) -> Mapping[int, float]:
+    """Return by seed the best accuracy over 256 tokens of those with fewer than four reflections per token."""
+    found: dict[int, float] = {}
+    for record in records:
+        model = record.run.options["model"]
+        if model is not None and model["seq_mixer"]["num_householder"] < 4 and record.status == "done":
+            found[record.run.seed] = max(found.get(record.run.seed, 0.0), record.metrics["by_length"]["256"])
+    return found
 
 
 PUBLISHED = {
@@ -244,13 +254,14 @@ CLAIMS = {
     ),
     "s5-reflections": Claim(
         claim=(
-            "Trained on words of S5 in two generators, a swap and a five-cycle, of 32 tokens (one layer, d=64), the "
-            "delta rule with four reflections per token knows the product so far all along 256 tokens; with one, two "
-            "or three it loses it: the best of five seeds."
+            "Trained on words of S5 in two generators, a swap and a five-cycle, of 32 tokens, one layer of the delta "
+            "rule with four reflections per token (d=64, 8 heads, no forget gate, no convolution) can learn to give "
+            "the product so far all along 256 tokens; with one, two or three it does not: the best of five seeds."
         ),
         source=(
-            "Siems et al., DeltaProduct, NeurIPS 2025 (arXiv 2502.10297): n - 1 reflections per token are enough for "
-            "the permutations of n things in one layer; trained there on all 120 elements"
+            "Siems et al., DeltaProduct, NeurIPS 2025 (arXiv 2502.10297), of which the theorem is that n - 1 "
+            "reflections per token are enough for the permutations of n things in one layer; it trains on words in "
+            "all 120 elements, which was not run here"
         ),
         study="icl",
         series=("curve",),
@@ -264,28 +275,29 @@ CLAIMS = {
         },
         grid={
             "model.seq_mixer": [
-                f"delta_product:num_heads=8:num_householder={steps}:forget=false:conv=0" for steps in (*FEWER, FOUR)
+                f"delta_product:num_heads=8:num_householder={count}:forget=false:conv=0" for count in REFLECTIONS
             ]
         },
         certificate=Certificate(
             about="how many reflections per token S5 takes",
             metric=AT_256,
             tried={"optimizer.lr": (0.001, 0.003, 0.01, 0.03)},
-            arms=tuple(map(_reflecting, (*FEWER, FOUR))),
+            arms=tuple(map(_reflecting, REFLECTIONS)),
             longer={"train.max_steps": 6000},
-            number=Check(what=f"reflections per token: 3, {ALONG}", metric=AT_256, rows=_reflecting(3), at_most=0.6),
+            # What is said not to be learnt is what more training must not change.
+            number=Check(what=f"best of num_householder 1 to 3, {ALONG}", measure=best_of_fewer, at_most=0.6),
             goal=False,
         ),
         checks=tuple(
             Check(
-                what=f"reflections per token: {steps}, {ALONG}, best seed",
+                what=f"num_householder {count}, {ALONG}, best seed",
                 metric=AT_256,
-                rows=_reflecting(steps),
+                rows=_reflecting(count),
                 over="max",
-                at_least=0.99 if steps == FOUR else None,
-                at_most=None if steps == FOUR else 0.6,
+                at_least=0.99 if count == 4 else None,
+                at_most=None if count == 4 else 0.6,
             )
-            for steps in (FOUR, *FEWER)
+            for count in REFLECTIONS
         ),
     ),
     "regression-ols": Claim(

@@ -22,7 +22,7 @@ from assay.metrics.intervals import Interval, paired_difference
 from assay.report.draw import Column, filled, spread_of, table
 from assay.report.rows import Row
 from assay.report.tuning import leave_one_out
-from assay.studies.sae.curves import MISSED, at_l0, beside_every_recipe, chosen, l0, rate_shown
+from assay.studies.sae.curves import MISSED, at_l0, beside_every_recipe, chosen, is_trained, l0, rate_shown
 from assay.studies.sae.findings import less
 
 EPOCHS = "recipe.epochs"
@@ -74,7 +74,7 @@ class Found:
     is_level: bool = False
     """Whether a level has the true L0; otherwise it lies between two."""
     level_at_edge: bool = False
-    """Whether the best level is the sparsest or the densest of several."""
+    """Whether the best level is the sparsest or the densest that was tried; not of a coder that is fitted at once."""
 
 
 def planted(records: Sequence[Record]) -> dict[tuple[str, str], Found]:
@@ -102,7 +102,7 @@ def _found(levels: Sequence[Row]) -> Found:
         there,
         best,
         is_level=any(abs(one / target - 1) <= MISSED for one in active),
-        level_at_edge=len(names) > 1 and best.names["coder"] in (names[0], names[-1]),
+        level_at_edge=is_trained(best) and best.names["coder"] in (names[0], names[-1]),
     )
 
 
