@@ -58,6 +58,10 @@ docs: $(VENV)/.assay
 	$(BIN)/python docs/texts_perplexity.py
 	$(BIN)/python docs/layers_icl.py
 	$(BIN)/python docs/capacity_icl.py
+	$(BIN)/python docs/zoology_icl.py
+	$(BIN)/python docs/reflections_icl.py
+	$(BIN)/python docs/dictionary_sae.py
+	$(BIN)/python docs/stream_sae.py
 	$(BIN)/python docs/widths_modular.py
 	$(BIN)/python docs/coming_from.py
 

@@ -44,10 +44,12 @@ it is typed by hand. A claim is
   reason given,
 - without a verdict (*no record*) where a run that it needs is not stored.
 
-A certificate has three parts: the recipe, doubled training, and the seeds. A part is *not asked* of a claim that is
-about a recipe itself or trains nothing, or whose goal was reached. Only claims whose other parts hold may be
-stated elsewhere; `assay findings --certified` lists them. A recipe whose mean is above the claim's own, but not told
-above it by the seeds, fails no certificate, not even at an edge of the grid: it is named, with the paired difference.
+A certificate has three parts: the recipe, doubled training, and the seeds. Recipes differ in what is named, often a
+rate alone, and are compared by the number in parentheses: of parity, S5 and zoology by that of the test itself. A part
+is *not asked* of a claim that is about a recipe itself or trains nothing, or whose goal was reached. Only claims whose
+other parts hold may be stated elsewhere; `assay findings --certified` lists them. A recipe whose mean is above the
+claim's own, but not told above it by the seeds, fails no certificate, not even at an edge of the grid: it is named,
+with the paired difference.
 
 The spec of `expressivity` states no number. Where a source has words for a number ("high", "clear", "outperforms"),
 the limit is ours. Intervals are 95 %: over seeds; of perplexity, over clusters of text; of claims about the weights of
@@ -68,7 +70,7 @@ def as_json(one: Finding) -> dict[str, Any]:
         "claim": one.claim.claim,
         "source": one.claim.source,
         "verdict": str(one.verdict),
-        "certificate": {part.name: {"holds": part.holds, "said": part.said} for part in one.parts},
+        "certificate": {part.name: {"holds": part.holds, "asked": part.asked, "said": part.said} for part in one.parts},
         "checks": checks,
         "records": len(one.records),
         "command": one.claim.command(one.name),

@@ -5,7 +5,7 @@
     a_t = exp(-exp(A) softplus(W_a x_t + c));   y = W_o (RMSNorm(o) * swish(W_g x))
 
 One delta step with beta_max=2 can reflect; a product of n of them is any orthogonal map of n dimensions, and so can
-permute n + 1 things: num_householder=4 can track S5 in one layer, where delta_net cannot. forget=False has a_t = 1.
+permute n + 1 things: by the authors' theorem num_householder=4 suffices for S5 in one layer. forget=False has a_t = 1.
 
 State: S, d_k x d_v scalars per head, whatever the length, and 3 (1 + 3 n) d_model of the convolution.
 

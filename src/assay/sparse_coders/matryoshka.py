@@ -1,7 +1,7 @@
 """Matryoshka (Bussmann et al. 2025) is BatchTopK whose first units must reconstruct on their own.
 
 The loss is the mean of |x - x'_n|^2 over nested prefixes of the units, x'_n decoded from the first n alone: 1/16, 1/8,
-1/4, 1/2 and all of them. General features come first, and specific ones cannot absorb them.
+1/4, 1/2 and all of them. By the authors, general features come first, and are absorbed less by specific ones.
 
 AuxK, as for TopK (sparse_coders.auxiliary), works on what all of them together missed.
 

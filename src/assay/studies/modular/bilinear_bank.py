@@ -52,7 +52,7 @@ class Recipe:
     stops where validation is perfect, and so favours the validation pairs."""
     settle: int = added(1)
     """Epochs in a row with every validation pair right before a model stops. With 1, the spec's, a model stops at its
-    first lucky epoch, and its test pairs say when that was; with more they say what the width can do."""
+    first lucky epoch, and its test pairs say when that was."""
     anneal: float = added(0.0)
     """Share of the epochs, the last ones, in which the rate falls to 0 in a straight line. At a constant rate a narrow
     model's answers differ from epoch to epoch; where the rate falls they settle, and no model stops early."""

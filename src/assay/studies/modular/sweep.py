@@ -68,9 +68,9 @@ class Sweep(Recipe, Study):
     lowered: ClassVar[Mapping[str, str]] = {"d_hidden": "--dimensions"}
 
     lr: float = 3e-2
-    """With this rate and decay models of every width train (P=64); the spec's is 3e-3."""
+    """The spec's is 3e-3."""
     weight_decay: float = 0.1
-    """The spec's is 1e-4, with which hardly a model ever gets every pair right."""
+    """The spec's is 1e-4 (--preset spec)."""
     P: int = 64
     """The modulus."""
     dimensions: tuple[int, ...] | None = None

@@ -188,7 +188,7 @@ CLAIMS = {
         ),
     ),
     "sae-convergence-units": Claim(
-        claim="That epoch is about the number of units, K, for the loss goes on falling by K ln t, without end.",
+        claim="That epoch is about the number of units, K, for the loss goes on falling by K ln t.",
         source="not published: what the scale of the weights would do alone, |w|^2 ~ lr t (docs/sae.md)",
         **SGD,
         checks=tuple(

@@ -64,7 +64,8 @@ COLUMNS = (
            note="diverged: seeds without a score, at the rate the others chose."),
     Column("L0", "l0", ".1f", always=True, lead=True),
     Column("FVU", "fvu", ".3f", always=True, lead=True),
-    Column("FVU own", "fvu_own", ".3f", note="FVU own: by the coder's own decoder."),
+    Column("FVU own", "fvu_own", ".3f", lead=True,
+           note="FVU own: by the coder's own decoder; FVU: by a ridge decoder."),
     Column("probe", "probe_accuracy", ".4f", share=True, lead=True,
            note="probe: logistic regression, its penalty chosen on validation rows."),
     Column("1 unit", "probe_1_units", ".3f", share=True,
@@ -76,13 +77,12 @@ COLUMNS = (
            note="atoms found: share of them with |cosine| above .9."),
     Column("firing F1", "firing_f1", ".3f", share=True,
            note="firing F1: of the matched units, against the atoms' firing."),
-    Column("loss recovered own", "loss_recovered_from_mean_own", ".3f",
-           note="loss recovered own: of the cross entropy lost with the layer at its mean, by the own decoder, "
-           f"where that is {CLEARLY:g} nats at least; above 1 the model predicts this text better from the "
-           "reconstruction than from its own activations."),
+    Column("loss recovered own", "loss_recovered_from_mean_own", ".3f", lead=True,
+           note="loss recovered own: by the coder's own decoder."),
     Column("loss recovered", "loss_recovered_from_mean", ".3f", lead=True,
            note="loss recovered: of the cross entropy lost with the layer at its mean, by the ridge decoder, "
-           f"where that is {CLEARLY:g} nats at least."),
+           f"where that is {CLEARLY:g} nats at least; above 1 the model predicts this text better from the "
+           "reconstruction than from its own activations."),
     Column("KL own", "kl_own", ".3f",
            note="KL own, KL: of the next token's distribution with the reconstruction from the model's own, in nats, "
            "by the coder's own decoder and by the ridge decoder."),
