@@ -66,6 +66,8 @@ class Weighted(MixerModule):
 @mixers.register("table")
 @dataclass(frozen=True, kw_only=True)
 class Table(Mixer):
+    ordered = True  # by its table, which starts as ones
+
     def core(self, d_model, max_len):
         return Weighted(d_model, max_len)
 

@@ -114,7 +114,7 @@ def test_the_headline_counts_who_is_told_better() -> None:
         answered("alike", 0.9, 0.9, 0.9),
     )
     third = answered("third", 0.5, 0.51, 0.49)
-    told = "In short, mixers told better than it at equal training: "
+    told = "In short, mixers that beat it at equal training: "
     assert card(low, high, alike).headline() == f"{told}2 of 2 in recall"
     assert card(high, low, alike, third).headline() == f"{told}none in recall"
     assert card(high, low).headline() == f"{told}0 of 1 in recall", "one is not many"

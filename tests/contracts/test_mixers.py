@@ -110,3 +110,22 @@ def test_a_fault_is_noticed_also_where_it_shows_beyond_a_chunk_alone(fault: str,
     promise(Faulty())
     with pytest.raises(AssertionError, match=seen):
         promise(Faulty(fault=fault))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Blind(Faulty):
+    ordered = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Learning(Faulty):
+    ordered = True
+
+
+def test_a_mixer_that_is_blind_to_order_has_to_say_so() -> None:
+    """A sum undeclared would be trained without positions, and a card would say that it cannot copy."""
+    with pytest.raises(AssertionError, match="Add `ordered = False` to the class"):
+        contract.says_if_it_is_blind_to_order(Faulty())
+    for mixer in (Blind(), Learning(), Faulty(conv=4)):
+        contract.says_if_it_is_blind_to_order(mixer)
+    assert not Blind().tells_order() and Learning().tells_order()

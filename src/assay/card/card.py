@@ -118,7 +118,7 @@ class Card:
 
     def headline(self) -> str:
         """Say in one sentence how many of the field are told better, question by question."""
-        return headline(self.lines, "mixers told better than it at equal training", "in")
+        return headline(self.lines, "mixers that beat it at equal training", "in")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -159,8 +159,9 @@ class Card:
         less = f" ({'; '.join(f'{q.name}: {q.unit}' for q in lower)}, less is better)" if lower else ""
         note = f"; {self.footnote}" if self.footnote else ""
         return (
-            f"score: share of right answers{less}, mean over seeds with its 95 % interval; floor: a guess; "
-            f"ceiling: the best possible; rank: the places it may have; best of the field: {ALONE}{note}"
+            f"score: share of right answers{less}, mean over seeds with its 95 % interval, by how seeds vary over the "
+            "field; floor: a guess; ceiling: the best possible; rank: the places it may have; best of the field: "
+            f"{ALONE}{note}"
         )
 
     def comparable(self) -> list[str]:

@@ -7,12 +7,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
 
-from assay.card.anchors import Agreement, agreements
+from assay.card.anchors import Agreement, Answers, agreements
 from assay.card.battery import Asked, Compute, Records, answer, battery, bounds
 from assay.card.card import Card
 from assay.card.cost import speeds
 from assay.card.judge import line
 from assay.card.protocol import ANCHORS
+from assay.card.question import Tier
 from assay.card.running import Runner
 from assay.core.executors.local import kept_workers
 from assay.core.run import Numerics
@@ -66,14 +67,17 @@ def compiled(words: Iterable[str], numerics: Numerics) -> Iterator["subprocess.P
         beside.wait()
 
 
+def shipped_answers(runner: Runner) -> tuple[Tier, Answers]:
+    """Return the questions of which records ship, and every shipped mixer's answers; of a user's own text none ship."""
+    every = {name: there for name, there in runner.field().items() if there}
+    tier = replace(runner.tier, questions=tuple(q for q in runner.tier.questions if q.name in every))
+    found = battery(tier, every, runner.only_shipped)
+    return tier, {q.name: {mixer: answer(tier, q, mixer, found) for mixer in every[q.name]} for q in tier.questions}
+
+
 def _agreed(asked: Asked, runner: Runner) -> dict[str, Agreement]:
     """Train the anchors here, where shipped records stand beside what was trained here, and compare."""
     kinds = {(name, (mixer, name) in runner.read_shipped) for name, mixers in asked.items() for mixer in mixers}
     if not any({(name, True), (name, False)} <= kinds for name in asked):
         return {}
-    runner = runner.plain
-    every = {name: there for name, there in runner.field().items() if there}  # of a text of the user's none ships
-    tier = replace(runner.tier, questions=tuple(q for q in runner.tier.questions if q.name in every))
-    shipped = battery(tier, every, runner.only_shipped)
-    told = {q.name: {mixer: answer(tier, q, mixer, shipped) for mixer in every[q.name]} for q in tier.questions}
-    return agreements(tier, told, replace(runner, own=True))
+    return agreements(*shipped_answers(runner.plain), replace(runner.plain, own=True))

@@ -170,7 +170,7 @@ class MethodCard:
 
     def headline(self) -> str:
         """Say in one sentence how many of the field are told better, budget by budget."""
-        return headline(self.lines, "methods told better than it at equal cost", "at")
+        return headline(self.lines, "methods that beat it at equal cost", "at")
 
     def legend(self) -> str:
         note = f"; {DAGGER} records that ship with assay, computed on another machine" if self.shipped else ""

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from assay.card import protocol
 from assay.card.anchors import first_trials
-from assay.card.battery import Asked, Trial, answer, battery
+from assay.card.battery import Asked, Trial
 from assay.card.card import Card
 from assay.card.cost import Expected, expected, seconds
-from assay.card.making import made
+from assay.card.making import made, shipped_answers
 from assay.card.own_text import with_text
 from assay.card.page import page
 from assay.card.question import Tier
@@ -161,6 +161,9 @@ class MixerBattery:
                 f"{question.name}: {len(question.rates)} rates, then the winner with {seeds} seeds, "
                 f"{question.steps} steps; {_spell(told)}; {next_to('mixer', ships, trained, 'trained')}"
             )
+        blind = [word for word in self.mine if not mixers.parse(word).tells_order()]
+        if blind:
+            found.append(f"{', '.join(blind)}: blind to order, so models get a table of positions, but in parity")
         whole = Expected(*(sum(getattr(each, end) for each in took.values()) for end in ("least", "most")))
         return [*found, f"for {', '.join(self.mine)}: {_spell(whole)} in all; {tier.says}"]
 
@@ -202,16 +205,14 @@ class MixerBattery:
         ]
         if {True, False} not in origins:
             return []
-        runner = runner.plain
-        tier = runner.tier
-        asked = {q.name: [word for word in protocol.ANCHORS if runner.ships(word, q.name)] for q in tier.questions}
-        found = battery(tier, asked, runner.only_shipped)
-        told = {q.name: {word: answer(tier, q, word, found) for word in asked[q.name]} for q in tier.questions}
-        trials = first_trials(tier, told)
-        there = runner.stored(trials)
+        trials = first_trials(*shipped_answers(runner.plain))
+        there = runner.plain.stored(trials)
         return [trial for trial in trials if trial not in there]
 
 
 def _spell(expected: Expected) -> str:
     """Say how long something takes: `50 s to 2 min`, or that it is there."""
-    return f"{duration(expected.least)} to {duration(expected.most)}" if expected.most else "nothing to compute"
+    if not expected.most:
+        return "nothing to compute"
+    least, most = duration(expected.least), duration(expected.most)
+    return f"{least} to {most}" if least != most else f"about {most}"

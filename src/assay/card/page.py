@@ -156,7 +156,10 @@ def _scores(made: Section, card: Card, each: Line, others: Sequence[Answer]) -> 
         rows.append({**look, **bounds, "apart": apart})
         seeds += [{**look, "y": value} for value in answer.scores.values()]
     chart = standings(rows, seeds, title=_unit(each), references=_references(each))
-    told = f"Every mixer with its 95 % interval, every seed a small dot. Filled: told apart from {each.answer.mixer}."
+    told = (
+        "Every mixer with its 95 % interval, by how seeds vary over the field, or by its own where they vary more; "
+        f"every seed a small dot. Filled: told apart from {each.answer.mixer}, by how both vary."
+    )
     made.chart(_name(each), chart, caption=f"{told} {card.footnote}".strip())
 
 

@@ -13,7 +13,7 @@ FEW = 3
 
 def headline(lines: Sequence[Compared], better: str, at: str) -> str:
     """Say in one sentence, without its period, how many of the field are told better, line by line: `headline(lines,
-    "mixers told better than it at equal training", "in")`."""
+    "mixers that beat it at equal training", "in")`."""
     told = _counted(lines, at)
     return f"In short, {better}: {told}" if told else "In short: nothing of it can be compared"
 

@@ -55,6 +55,18 @@ def reads_the_past(mixer: Mixer) -> None:
     )
 
 
+def says_if_it_is_blind_to_order(mixer: Mixer) -> None:
+    """`ordered` is declared where swapping the two tokens before the last leaves the last output as it was."""
+    module, x = _module(mixer).double(), _sequences(3).double()
+    swapped = x[:, [*range(SHORT - 3), SHORT - 2, SHORT - 3, SHORT - 1]]
+    with torch.no_grad():
+        moved = (module(x)[:, -1] - module(swapped)[:, -1]).abs().max().item()
+    declared = any("ordered" in vars(kind) for kind in type(mixer).__mro__ if kind is not Mixer)
+    assert moved > 1e-9 or declared or not mixer.tells_order(), (
+        "swapped, they leave it as it was. Add `ordered = False` to the class, and its models get a table of positions"
+    )
+
+
 def steps_as_it_runs_in_parallel(mixer: Mixer) -> None:
     """Token by token with the state gives what the parallel form gives, within 1e-5."""
     for length in _lengths(mixer):

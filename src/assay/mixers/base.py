@@ -51,7 +51,8 @@ class Mixer(Sized):
     registry: ClassVar[Registry] = mixers
     may_be_none: ClassVar[tuple[str, ...]] = ("conv",)
     ordered: ClassVar[bool] = True
-    """Whether one layer can tell the order of the past without positions in the tokens."""
+    """Whether one layer can tell the order of the past without positions in the tokens; models of one that cannot get a
+    table of positions where `positions` is auto, as on a card."""
     rounding: ClassVar[float] = 0.0
     """How far later tokens may move an output: not a bit, but for convolutions by FFT, which round over all tokens."""
     portable: ClassVar[bool] = True

@@ -278,7 +278,7 @@ def test_without_shipped_records_baselines_are_computed_here(toy: Path, cli: Cli
     assert set(card["questions"]["k=16"]["differences"]) == {"streaming_llm", "keydiff", "random_evict"}
     line = card["questions"]["k=16"]
     assert line["deviation"] == pytest.approx(stdev(line["scores"].values())) and line["freedom"] == 23
-    assert card["headline"].startswith("In short, methods told better than it at equal cost: ")
+    assert card["headline"].startswith("In short, methods that beat it at equal cost: ")
     assert "k=16" in card["headline"] and not card["headline"].endswith(".")
     assert "at equal cost: " in (toy / "results/card/observed.methods.html").read_text()
     one, two = (toy / "results/card/observed.methods.json", toy / "other.json")
