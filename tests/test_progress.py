@@ -87,3 +87,11 @@ def test_a_bar_with_the_time_left_on_a_terminal(tmp_path: Path, monkeypatch: pyt
     os.close(reading)
     text = b"".join(chunks).decode()
     assert code == 0 and "6/6" in text and "left" in text and "\x1b[" in text
+
+
+def test_a_long_name_is_cut_in_its_middle_so_that_count_and_time_stay() -> None:
+    name = "icl selective_copying my_mixer swiglu task.input_seq_len=32 optimizer.lr=0.03 seed=1  accuracy 0.26"
+    assert progress.cut(name, 200) == name and progress.cut(name, 0) == ""
+    for room in (1, 2, 3, 40, len(name) - 1):
+        assert len(progress.cut(name, room)) == room
+    assert progress.cut(name, 40) == f"{name[:13]}…{name[-26:]}"

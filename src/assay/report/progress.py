@@ -17,6 +17,10 @@ SILENCE = 15.0
 """Seconds without output after which, without a terminal, the progress of an unfinished run is printed."""
 
 
+BAR, TIMES = 20, 26
+"""Characters of the bar, and of what stands between it and the latest run, but for the number of runs."""
+
+
 @contextmanager
 def shown(labels: Mapping[str, str], total: int, *, quiet: bool = False) -> Iterator[Watch]:
     """Yields a function that shows the events of `total` runs as they come; `labels` maps run ids to names."""
@@ -87,9 +91,10 @@ def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
     from rich.console import Console
 
     left, latest = rich.TextColumn("left"), rich.TextColumn("{task.fields[latest]}", markup=False)
-    counted = rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()
-    columns = *counted, left, rich.TimeRemainingColumn(), latest
-    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    counted = rich.BarColumn(BAR), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()
+    columns, console = (*counted, left, rich.TimeRemainingColumn(), latest), Console(stderr=True)
+    taken = BAR + 2 * len(str(total)) + TIMES
+    with rich.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total, latest="")
         finished, partial = 0, dict[str, float]()
 
@@ -101,9 +106,19 @@ def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
                 finished += 1
                 partial.pop(event.run.id, None)
             text = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{_found(event)}"
-            bar.update(task, completed=finished + sum(partial.values()), latest=text.strip())
+            text = cut(text.strip(), max(0, console.width - taken))
+            bar.update(task, completed=finished + sum(partial.values()), latest=text)
 
         yield watch
+
+
+def cut(text: str, room: int) -> str:
+    """The text with its middle left out where it is longer: runs differ at the end, in rate and seed, before the
+    numbers."""
+    if len(text) <= room:
+        return text
+    head = room // 3
+    return f"{text[:head]}…{text[head + 1 + len(text) - room :]}" if room else ""
 
 
 def say(text: str) -> None:
