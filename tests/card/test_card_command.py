@@ -329,3 +329,9 @@ def test_what_was_left_out_stands_on_the_page_too(tmp_path: Path, cli: Cli, monk
     assert "Left out, to stay within the budget: copy." in page
     assert all(f"{column}: " in page for column in ("floor", "rank", "best of the field", "rates that work", "tasks"))
     assert "asked for 2 pairs" in page
+
+
+def test_a_name_whose_file_lies_there_is_asked_for_by_its_file(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "twin.py").write_text(TWIN)
+    code, _, err = cli("card", "twin", "--dry-run")
+    assert code == 2 and "no mixer or attention method named 'twin'. Did you mean the file 'twin.py'?" in err

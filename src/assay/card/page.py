@@ -246,7 +246,10 @@ def _rates(made: Section, each: Line, few: Sequence[Answer], records: Records) -
             trial = Trial(question.name, answer.mixer, rate, SCREENING_SEED, question.steps // SCREENING)
             if trial in records and (loss := validation(records[trial], question)) < LOST:
                 at[rate] = [abs(loss)]
-    told = f"The rates tried, after a third of the steps, one seed; {each.answer.rate:g} was chosen."
+    told = (
+        "The rates tried first, after a third of the steps, one seed. The best of them are trained in full, and by "
+        f"those runs, which are not drawn, {each.answer.rate:g} was chosen."
+    )
     _drawn(made, "by_rate", each, found, few, caption=told, x_title="learning rate", log_x=True)
 
 

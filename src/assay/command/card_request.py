@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.command import flags
@@ -98,6 +99,8 @@ def _kind_of(word: str) -> str:
         for e in registries()[kind].entries()
         for spelled in (e.name, *e.aliases)
     }
+    if name not in spellings and (file := Path(f"{name}.py")).is_file():
+        raise UserError(f"no mixer or attention method named '{name}'. Did you mean the file '{file}'?")
     if name not in spellings:
         raise UserError(
             f"no mixer or attention method named '{name}'.{nearest(name, spellings)} `assay list mixers` and "

@@ -244,7 +244,8 @@ class Registry(Generic[P]):
             known = [" = ".join((entry.name, *entry.aliases)) for entry in self.entries()]
             raise UserError(
                 f"no {self.kind} named '{word}'.{nearest(word, spellings)} Known: {', '.join(known)}. "
-                f"To add one, write a file with a class under @register('{word}') and give it with --plugin FILE."
+                f"To add one, write a file with a class under @{self.package.rpartition('.')[2]}.register('{word}') "
+                "and give it with --plugin FILE."
             )
         return spellings[word]
 
