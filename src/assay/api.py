@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -80,6 +80,10 @@ class Session:
     """Bytes that the runs will store besides their records, as far as that is known."""
     shipped: int = 0
     """How many of the plan's runs are not stored, and have a record that ships with assay."""
+    title: str = ""
+    """What the plan is called; empty: by its study."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Labels of runs by id, where others than those of the study say more."""
 
     @classmethod
     def open(cls, study: Study, grid: Grid, execution: Execution) -> "Session":
@@ -125,15 +129,19 @@ class Session:
         """`60 planned, 42 stored, 18 to run in 3 cohorts (about 40 s)`."""
         there = [f"{len(self.stored)} stored"] if self.stored or not self.shipped else []
         there += [f"{self.shipped} ship with assay"] if self.shipped else []
-        text = f"{self.plan.study.name}: {len(self.plan.runs)} planned, {', '.join(there)}"
+        text = f"{self.title or self.plan.study.name}: {len(self.plan.runs)} planned, {', '.join(there)}"
         if not self.todo:
             return f"{text}, nothing to run"
         jobs = cohorts(self.todo, self.workers)
-        seconds = self.seconds_left()
-        about = "no estimate: nothing like it is stored" if seconds is None else f"about {duration(seconds)}"
+        known = [] if self.title else [self._about()]  # whoever names a plan has said how long it takes
+        stores = [f"{size(self.disk)} to store"] if self.disk >= WORTH_SAYING else []
         grouped = f" in {len(jobs)} cohorts" if len(jobs) < len(self.todo) else ""
-        stores = f", {size(self.disk)} to store" if self.disk >= WORTH_SAYING else ""
-        return f"{text}, {len(self.todo)} to run{grouped} ({about}{stores})"
+        beside = f" ({', '.join([*known, *stores])})" if known or stores else ""
+        return f"{text}, {len(self.todo)} to run{grouped}{beside}"
+
+    def _about(self) -> str:
+        seconds = self.seconds_left()
+        return "no estimate: nothing like it is stored" if seconds is None else f"about {duration(seconds)}"
 
     def seconds_left(self) -> float | None:
         """Estimate the seconds left from the cost of similar stored runs; None if there are none."""
@@ -144,7 +152,7 @@ class Session:
     @cached_property
     def labels(self) -> dict[str, str]:
         """Labels by run id, unique within this plan."""
-        return labels(self.plan.runs)
+        return labels(self.plan.runs) | dict(self.names)
 
     def compute(self, watch: Callable[[Event], None] = lambda event: None) -> Results:
         if not self.todo:

@@ -97,6 +97,7 @@ def trained(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, cli: Cli) 
         made = tmp_path_factory.mktemp("made")
         shutil.copytree("results", made / "results")
         (made / "printed").write_text(out)
+        (made / "said").write_text(err)
         MADE["card"] = made
     else:
         shutil.copytree(MADE["card"] / "results", "results")
@@ -329,6 +330,18 @@ def test_what_was_left_out_stands_on_the_page_too(tmp_path: Path, cli: Cli, monk
     assert "Left out, to stay within the budget: copy." in page
     assert all(f"{column}: " in page for column in ("floor", "rank", "best of the field", "rates that work", "tasks"))
     assert "asked for 2 pairs" in page
+
+
+@pytest.mark.usefixtures("trained")
+def test_while_it_trains_it_says_how_long_what_for_and_of_which_question() -> None:
+    """In the words of the card, not in those of the study that trains: a question, a mixer, a rate."""
+    said = (MADE["card"] / "said").read_text().splitlines()
+    rounds = [line.partition(":")[0] for line in said if " planned, " in line]
+    assert re.fullmatch(r"for twin: .+ in all; toy", said[0]), said
+    assert rounds[:2] == ["rates, a third of the steps", "the best rates in full"], rounds
+    assert rounds[2:4] == ["the chosen rate, fresh seeds", "the same, twice the training"], rounds
+    assert "estimate" not in " ".join(said), "it was said once, of all"
+    assert any("recall twin rate=0.01 steps=4 seed=100" in line for line in said), said
 
 
 def test_a_name_whose_file_lies_there_is_asked_for_by_its_file(cli: Cli, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def test_a_twin_is_in_its_twins_group() -> None:
     found = line(answered("twin", 0.97, 0.99), FIELD, BOUNDS)
     assert found.differences["a"].standing == "level" and found.differences["a"].interval.mean == 0
     assert found.differences["b"].standing == "above" and found.rank == "1-3 of 4"
+    assert found.certified and [part.asked for part in found.parts] == [False, False, True], "the goal was reached"
     assert in_words([found]) == [
         "recalls with 2 of 2 seeds (2 layers, d=128, 1,500 steps); at equal training better than b; not told apart "
         "from a, c"
@@ -45,11 +46,11 @@ def test_a_weak_mixer_is_told_apart_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("mine", "said"),
     [
-        (answered("mine", 0.2, 0.22, longer=(0.8, 0.8)), "says nothing yet"),
-        (answered("mine", 0.2, 0.3, longer=(0.2, 0.98)), "says nothing yet"),
-        (answered("mine", 0.86, 0.87, longer=(0.87, 0.89)), "says nothing yet"),
+        (answered("mine", 0.2, 0.22, longer=(0.8, 0.8)), "not converged, says nothing yet"),
+        (answered("mine", 0.2, 0.3, longer=(0.2, 0.98)), "not converged, says nothing yet"),
+        (answered("mine", 0.86, 0.87, longer=(0.87, 0.89)), "not converged, says nothing yet"),
         (answered("mine", 0.2, 0.22, longer=(0.2, 0.2), edge=True), "edge"),
-        (answered("mine", 0.2, 0.22), "says nothing yet"),
+        (answered("mine", 0.2, 0.22), "not converged, says nothing yet"),
         (answered("mine", 0.0, 0.0, longer=(0.0, 0.0), diverged=4), "4 runs diverged"),
     ],
     ids=[
@@ -70,7 +71,7 @@ def test_a_doubled_run_that_ended_early_certifies_nothing() -> None:
     """It had solved the lengths it was trained on, so it was not trained twice as long."""
     mine = replace(answered("mine", 0.7, 0.7, longer=(0.7, 0.7)), stopped=True)
     found = line(mine, FIELD, BOUNDS)
-    assert not found.certified and "says nothing of longer training" in found.verdict
+    assert not found.certified and "not converged, says nothing yet: training ends" in found.verdict
 
 
 def test_solved_rows_do_not_hide_how_far_seeds_lie_apart() -> None:
@@ -87,6 +88,11 @@ def test_seeds_that_disagree_tell_little_apart() -> None:
     found = line(answered("mine", 0.99, 0.2, longer=(0.99, 0.2)), FIELD, BOUNDS)
     assert all(each.standing == "level" for each in found.differences.values())
     assert not found.certified and "1 of 2 seeds" in found.verdict
+    assert [str(part) for part in found.parts] == [
+        "recipe: holds, the best rate, 0.01, is at no edge, or those trained in full come out alike",
+        "doubled training: holds, 1 of 2 reach the goal with twice the training",
+        "seeds: fails, 1 of 2 reach the goal",
+    ]
 
 
 def test_two_that_learn_with_some_seeds_are_judged_by_their_own_spread() -> None:

@@ -35,6 +35,11 @@ class Trial:
     seed: int = 0
     steps: int = 0
 
+    def __str__(self) -> str:
+        """`recall gru rate=0.003 steps=500 seed=100`."""
+        trained = f" {self.mixer} rate={self.rate:g} steps={self.steps}" if self.mixer else " references"
+        return f"{self.question}{trained} seed={self.seed}"
+
 
 Records = Mapping[Trial, Record]
 Compute = Callable[[Sequence[Trial]], Records]

@@ -273,5 +273,6 @@ def _line_json(line: Line) -> dict[str, Any]:
         "lower_is_better": answer.question.lower,
         "differences": {name: asdict(each) | {"standing": each.standing} for name, each in line.differences.items()},
         "verdict": line.verdict,
+        "certificate": [str(part) for part in line.parts],
         "certified": line.certified,
     }

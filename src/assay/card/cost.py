@@ -146,6 +146,8 @@ def _seconds(runs: Mapping[Key, Callable[[], None]], device: torch.device) -> di
     return {key: times[1:] for key, times in found.items()}
 
 
+FORWARD = 1 / 3
+"""What a forward pass takes of a training step."""
 TIMED = 4
 """Training steps that are timed for an estimate, of every part of a mixture, after those that warm up."""
 
@@ -186,8 +188,8 @@ def seconds(tier: Tier, question: Question, mixer: str, device: torch.device, tr
 
 
 def _seconds_per_step(tier: Tier, question: Question, mixer: str, device: torch.device, *, together: bool) -> float:
-    """Time a step of one model, or of as many `together` as the tier has seeds, divided by their number: a GPU trains
-    them as one program."""
+    """Time a training step, with its share of a validation: of one model, or of as many `together` as the tier has
+    seeds, divided by their number: a GPU trains them as one program."""
     from assay.studies.icl.icl import InContext
     from assay.studies.icl.training import build
 
@@ -205,7 +207,8 @@ def _seconds_per_step(tier: Tier, question: Question, mixer: str, device: torch.
         if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter())
-    return (times[-1] - times[before - 1]) / (parts * TIMED) / len(seeds)
+    validation = question.eval_size / question.batch * FORWARD  # in training steps
+    return (times[-1] - times[before - 1]) / (parts * TIMED) / len(seeds) * (1 + validation / question.every)
 
 
 def _trainer(

@@ -1,4 +1,4 @@
-"""The judge compares a mixer with the field, question by question, and says what may be said.
+"""The judge compares a mixer with the field, question by question; card.verdict says what may be said of it alone.
 
 Two mixers are told apart by a t test, Holm over the field. The standard deviation is pooled over all mixers of the
 question, since two or five seeds of one say little about it, and is never below the sampling error of a score; where
@@ -16,9 +16,10 @@ from statistics import fmean
 from typing import Any, Literal
 
 from assay.card.battery import Answer, Bounds
-from assay.card.protocol import STILL
+from assay.card.verdict import beside_a_guess, parts_of, verdict_of
 from assay.core.on_use import Later
 from assay.metrics.intervals import Interval, holm
+from assay.report.certificate import Part, whole
 
 special: Any = Later("scipy.special")
 LEVEL = 0.05
@@ -99,14 +100,19 @@ class Line(Compared):
     freedom: int
     differences: Mapping[str, Difference]
     verdict: str
-    certified: bool
-    """Whether it holds for every seed: all reached the goal, or none did and longer training changes nothing."""
+    parts: tuple[Part, ...]
+    """Its certificate."""
     paired: bool = False
     """Whether differences are paired by seed."""
 
     @property
     def name(self) -> str:
         return self.answer.question.name
+
+    @property
+    def certified(self) -> bool:
+        """Whether it holds for every seed: all reached the goal, or none did and longer training changes nothing."""
+        return whole(self.parts)
 
     def undecided(self) -> str:
         """Say about how many seeds would tell it from the best of the field: of it alone where that is enough, with the
@@ -138,10 +144,9 @@ def line(mine: Answer, field: Sequence[Answer], bounds: Bounds) -> Line:
     if paired:  # a seed's text is one draw for all mixers, so they say less of how far seeds lie apart
         freedom = _of_shared_seeds([mine, *field], freedom)
     differences = _differences(mine, field, paired=paired)
-    verdict, certified = _verdict(mine)
     interval = interval_of(mine, deviation, freedom)
-    verdict = "; ".join(filter(None, (verdict, _beside_a_guess(mine, interval, bounds))))
-    return Line(mine, bounds, interval, deviation, freedom, differences, verdict, certified, paired)
+    verdict = "; ".join(filter(None, (verdict_of(mine), beside_a_guess(mine, interval, bounds))))
+    return Line(mine, bounds, interval, deviation, freedom, differences, verdict, parts_of(mine), paired)
 
 
 def pooled(answers: Sequence[Answer], *, paired: bool = False) -> tuple[float, int]:
@@ -265,57 +270,6 @@ def difference_of(
 def _wider(own: float, of_own: int, pooled: float, freedom: int) -> bool:
     """Return whether an F test tells a deviation above the pooled one: chance alone makes every third pair larger."""
     return own > pooled and float(special.fdtrc(of_own, freedom, (own / pooled) ** 2)) < LEVEL
-
-
-def _verdict(mine: Answer) -> tuple[str, bool]:
-    """Say with how many seeds the goal was reached; that it was reached with none only where the rate lies inside its
-    grid, no run diverged, and twice the training changed nothing."""
-    question, seeds = mine.question, len(mine.scores)
-    if mine.failed:
-        return f"{question.name}: its runs failed, {mine.failed}; `assay show` has the whole error", False
-    if question.goal is None:
-        return _measured(mine)
-    told = f"{question.does} with {mine.reached_by} of {seeds} seeds ({question.setting})"
-    if mine.reached_by:
-        return told, mine.reached
-    if mine.diverged:
-        return f"{question.name}: {mine.diverged} runs diverged at the best rate: says nothing yet", False
-    if mine.at_edge:
-        return f"{question.name}: the best rate, {mine.rate:g}, is at the edge of those tried: says nothing yet", False
-    if mine.stopped:
-        return f"{question.name}: learned what it was trained on, and not this: says nothing of longer training", False
-    if mine.held_back:
-        return (
-            f"{question.name}: {mine.held_back} of {seeds} seeds, also with twice the training, do not learn the "
-            "smallest size, and so were never trained on the one that is scored: says nothing of that"
-        ), False
-    gains = [mine.longer[seed] - score for seed, score in mine.scores.items() if seed in mine.longer]
-    if len(gains) < seeds or max(gains) > STILL or max(mine.longer.values()) > question.goal - STILL:
-        gain = f"by up to {max(gains):+.2f}" if gains else "by an unknown amount"
-        return f"{question.name}: twice the training moves the score {gain}: says nothing yet", False
-    return f"{told}, nor with twice the training", True
-
-
-def _measured(mine: Answer) -> tuple[str, bool]:
-    """Say a number that has no goal; longer training would improve it, so it says nothing of what a mixer cannot do."""
-    question = mine.question
-    if not mine.comparable:
-        why = "some runs diverged" if mine.diverged else f"the best rate, {mine.rate:g}, is at the edge of those tried"
-        return f"{question.name}: {why}: says nothing yet", False
-    return f"{mine.mean:.2f} {question.does} ({question.setting})", False
-
-
-def _beside_a_guess(mine: Answer, interval: Interval, bounds: Bounds) -> str:
-    """Say so where a mixer scores no more than a guess, or is not told from one, or a count of n-grams does better."""
-    loss = mine.question.loss
-    ends = [loss(end) for end in (interval.low, interval.high) if end is not None]
-    if mine.failed or mine.diverged:
-        return ""
-    if loss(mine.mean) >= loss(bounds.floor):
-        return "no better than a guess"
-    if bounds.ngram is not None and loss(mine.mean) > loss(bounds.ngram):
-        return f"worse than an n-gram predictor ({bounds.ngram:.2f})"
-    return "not told from a guess" if max(ends, default=-math.inf) >= loss(bounds.floor) else ""
 
 
 def _quantile(freedom: int) -> float:

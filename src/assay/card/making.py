@@ -80,4 +80,5 @@ def _agreed(asked: Asked, runner: Runner) -> dict[str, Agreement]:
     kinds = {(name, (mixer, name) in runner.read_shipped) for name, mixers in asked.items() for mixer in mixers}
     if not any({(name, True), (name, False)} <= kinds for name in asked):
         return {}
-    return agreements(*shipped_answers(runner.plain), replace(runner.plain, own=True))
+    here = replace(runner.plain, own=True, title="anchors, which say whether shipped records compare")
+    return agreements(*shipped_answers(runner.plain), here)

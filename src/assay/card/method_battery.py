@@ -100,6 +100,9 @@ class MethodBattery:
     out: Path
     notes: Sequence[str] = ()
 
+    def outlook(self) -> str:
+        return ""  # one pass, whose plan says it
+
     def made(self) -> list[MethodCard]:
         found = {card.name: card for asked in self.asked for card in _cards(asked)}
         return [found[word] for word in self.mine]

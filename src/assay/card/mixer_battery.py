@@ -164,8 +164,17 @@ class MixerBattery:
         blind = [word for word in self.mine if not mixers.parse(word).tells_order()]
         if blind:
             found.append(f"{', '.join(blind)}: blind to order, so models get a table of positions, but in parity")
+        return [*found, self._in_all(took)]
+
+    def outlook(self) -> str:
+        if self.runner.as_computed or self.runner.trains_together:
+            return ""  # on a GPU to estimate it takes as long as a question
+        took = self._expected()
+        return self._in_all(took) if any(each.most for each in took.values()) else ""
+
+    def _in_all(self, took: Mapping[str, Expected]) -> str:
         whole = Expected(*(sum(getattr(each, end) for each in took.values()) for end in ("least", "most")))
-        return [*found, f"for {', '.join(self.mine)}: {_spell(whole)} in all; {tier.says}"]
+        return f"for {', '.join(self.mine)}: {_spell(whole)} in all; {self.runner.tier.says}"
 
     def _expected(self) -> dict[str, Expected]:
         """Return the seconds that each question will take here, from a few training steps, over the workers there are:

@@ -102,6 +102,7 @@ def _question(card: Card, each: Line, records: Records) -> Section:
     """Everything about one question."""
     made, others = Section("card"), card.field[each.answer.question.name]
     made.finding(sentence(in_words([each])[0]))
+    made.finding(sentence(f"certificate: {'; '.join(map(str, each.parts))}"))
     few = [each.answer, *_few(each, others)]
     _scores(made, card, each, others)
     _by_state(made, each, others, {answer.mixer for answer in few})

@@ -64,6 +64,9 @@ class Battery(Protocol):
     def plan(self) -> list[str]:
         """Say what would be computed, and about how long it takes here."""
 
+    def outlook(self) -> str:
+        """Say about how long it takes here; empty where nothing is left to compute, or where that is told later."""
+
     def made(self) -> Sequence[AnyCard]:
         """Compute what is missing, and return a card for each of the plug-ins."""
 

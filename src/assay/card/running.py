@@ -38,13 +38,21 @@ ComputeSession = Callable[[Session], Sequence[Record]]
 
 
 def obtained(
-    study: Study, runs: Iterable[Run], execution: Execution, compute: ComputeSession, there: Mapping[str, Record]
+    study: Study,
+    runs: Iterable[Run],
+    execution: Execution,
+    compute: ComputeSession,
+    there: Mapping[str, Record],
+    *,
+    title: str = "",
+    names: Mapping[str, str] | None = None,
 ) -> dict[str, Record]:
-    """Return the record of every run by its id: from `there`, the store, or computed now."""
+    """Return the record of every run by its id: from `there`, the store, or computed now. While it computes, `title`
+    and the `names` of runs by id are shown."""
     plan = Plan(study, tuple(dict.fromkeys(runs)))
     session = Session.of(plan, execution)
     left = [run for run in session.todo if run.id not in there]
-    session = replace(session, todo=left, shipped=len(session.todo) - len(left))
+    session = replace(session, todo=left, shipped=len(session.todo) - len(left), title=title, names=names or {})
     here = {record.run.id: record for record in (*session.stored, *(compute(session) if session.todo else ()))}
     found = {**here, **there}
     if lost := [run.label for run in plan.runs if run.id not in found]:
@@ -75,6 +83,8 @@ class Runner:
     compute: ComputeSession
     own: bool = False
     """Whether shipped records are left out and everything is trained here."""
+    title: str = ""
+    """What its runs are for, as it is shown while they are computed; empty: the rounds that they belong to."""
     as_computed: Numerics | None = None
     """The numerics of runs computed elsewhere, whose ids are asked for; None: those of this machine."""
     _runs: dict[Trial, Run] = field(default_factory=dict)
@@ -93,7 +103,10 @@ class Runner:
         there = {
             runs[trial].id: self.shipped[runs[trial].id] for trial in from_shipped if runs[trial].id in self.shipped
         }
-        found = obtained(studies["icl"](), runs.values(), self.execution, self.compute, there)
+        names = {run.id: str(trial) for trial, run in runs.items()}
+        title = self.title or _rounds(self.tier, [trial for trial in trials if runs[trial].id not in there])
+        study = studies["icl"]()
+        found = obtained(study, runs.values(), self.execution, self.compute, there, title=title, names=names)
         self.read_shipped.update((trial.mixer, trial.question) for trial in from_shipped if trial.mixer)
         return {trial: found[run.id] for trial, run in runs.items()}
 
@@ -185,6 +198,18 @@ class Runner:
     @property
     def numerics(self) -> Numerics:
         return self.as_computed or Session.numerics(studies["icl"](), self.execution)
+
+
+def _rounds(tier: Tier, trials: Iterable[Trial]) -> str:
+    """Say what trials are for: `rates, a third of the steps`."""
+    found: dict[str, None] = {}
+    for trial in trials:
+        full = tier.question(trial.question).steps if trial.mixer else 0
+        if trial.seed == protocol.SCREENING_SEED:
+            found["the best rates in full" if trial.steps == full else "rates, a third of the steps"] = None
+        elif trial.mixer:
+            found["the chosen rate, fresh seeds" if trial.steps == full else "the same, twice the training"] = None
+    return "; ".join(found) or "references"
 
 
 def _retold(run: Run, trial: Trial) -> Run:

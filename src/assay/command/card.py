@@ -62,6 +62,8 @@ def card(words: list[str]) -> int:
     if args.dry_run:
         print("\n".join(battery.plan()))
         return 0
+    if outlook := battery.outlook():
+        say(outlook)
     cards = battery.made()
     if args.ship:
         _ship(args.ship, battery)

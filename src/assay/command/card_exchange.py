@@ -136,7 +136,8 @@ def _again(mixer: str, found: "Records", runner: "Runner") -> None:
     trial = exchange.drawn([trial for trial in found if trial.mixer == mixer], tier.seeds_of(mixer))
     question = tier.question(trial.question)
     with TemporaryDirectory() as folder:
-        here = replace(runner, own=True, execution=replace(runner.execution, out=Path(folder)))
+        elsewhere = replace(runner.execution, out=Path(folder))
+        here = replace(runner, own=True, title="one of its runs again", execution=elsewhere)
         record = here([trial])[trial]
     one, two = (score(each, question) for each in (found[trial], record))
     if record.status != found[trial].status or abs(one - two) > question.margin:

@@ -43,6 +43,11 @@ class Part:
         return f"{self.name}: {('holds' if self.holds else 'fails') if self.asked else 'not asked'}, {self.said}"
 
 
+def whole(parts: Sequence[Part]) -> bool:
+    """Whether a certificate holds: of a claim, or of a line on a card (card/verdict.py)."""
+    return bool(parts) and all(part.holds for part in parts)
+
+
 @dataclass(frozen=True)
 class Finding:
     """A claim with the verdict on each of its checks, and its certificate."""
@@ -71,7 +76,7 @@ class Finding:
     def publishable(self) -> bool:
         """Whether a README or a sentence may state it: it is decided, and every part of its certificate holds."""
         decided = self.verdict.word in ("reproduced", "not reproduced")
-        return decided and bool(self.parts) and all(part.holds for part in self.parts)
+        return decided and whole(self.parts)
 
     @property
     def deciding(self) -> Judged | None:

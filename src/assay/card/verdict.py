@@ -1,0 +1,93 @@
+"""What may be said of one mixer on one question, and the certificate under it: the parts are those of a finding.
+
+    recipe              no run at the best rate diverged, and that rate is at no edge of those tried
+    doubled training    no seed gains more than STILL by it, and none comes as near to the goal. A run that ended early,
+                        or never got to the size that is scored, was not trained twice as long on it
+    seeds               all reach the goal, or none does
+
+The first two are not asked where every seed reached the goal. Where none did, nothing is said without them: the verdict
+is `not converged`.
+"""
+
+import math
+
+from assay.card.battery import Answer, Bounds
+from assay.card.protocol import STILL
+from assay.metrics.intervals import Interval
+from assay.report.certificate import Part
+
+
+def parts_of(mine: Answer) -> tuple[Part, ...]:
+    """Return the three parts of its certificate."""
+    seeds = Part("seeds", *_seeds(mine))
+    if mine.reached:
+        reached = [Part(name, True, "the goal was reached", asked=False) for name in ("recipe", "doubled training")]
+        return (*reached, seeds)
+    doubled = Part("doubled training", *_doubled(mine), asked=mine.question.goal is not None)
+    return Part("recipe", *_recipe(mine)), doubled, seeds
+
+
+def _recipe(mine: Answer) -> tuple[bool, str]:
+    if mine.failed:
+        return False, f"its runs failed, {mine.failed}"
+    if mine.diverged:
+        return False, f"{mine.diverged} run{'s'[: mine.diverged > 1]} diverged at the best rate"
+    if mine.at_edge:
+        return False, f"the best rate, {mine.rate:g}, is at the edge of those tried"
+    return True, f"the best rate, {mine.rate:g}, is at no edge, or those trained in full come out alike"
+
+
+def _doubled(mine: Answer) -> tuple[bool, str]:
+    goal, seeds = mine.question.goal, len(mine.scores)
+    if goal is None:
+        return False, "it has no goal, and longer training would improve it"
+    if mine.stopped:
+        return False, "training ends once what it trains on is learned, and this is not"
+    if mine.held_back and not mine.reached_by:
+        told = "also with twice the training, do not learn the smallest size, and so were never trained on"
+        return False, f"{mine.held_back} of {seeds} seeds, {told} the one that is scored"
+    gains = [mine.longer[seed] - score for seed, score in mine.scores.items() if seed in mine.longer]
+    if len(gains) < seeds:
+        return False, "it was not trained twice as long with every seed"
+    if mine.reached_by:
+        after = sum(score >= goal for score in mine.longer.values())
+        return after == mine.reached_by, f"{after} of {seeds} reach the goal with twice the training"
+    still = max(gains) <= STILL and max(mine.longer.values()) <= goal - STILL
+    return still, f"twice the training moves the score by up to {max(gains):+.2f}"
+
+
+def _seeds(mine: Answer) -> tuple[bool, str]:
+    seeds, reached = len(mine.scores), mine.reached_by
+    if mine.question.goal is None:
+        return seeds > 1, str(seeds)
+    return reached in (0, seeds) and seeds > 1, f"{reached} of {seeds} reach the goal"
+
+
+def verdict_of(mine: Answer) -> str:
+    """Say with how many seeds the goal was reached; that none reached it only with a certificate; without a goal the
+    number, which says nothing of what a mixer cannot do."""
+    question = mine.question
+    recipe, doubled, _ = parts_of(mine)
+    if mine.failed:
+        return f"{question.name}: {recipe.said}; `assay show` has the whole error"
+    told = f"{question.does} with {mine.reached_by} of {len(mine.scores)} seeds ({question.setting})"
+    if mine.reached_by:
+        return told
+    if lacking := next((part for part in (recipe, doubled) if not part.holds and part.asked), None):
+        return f"{question.name}: not converged, says nothing yet: {lacking.said}"
+    if question.goal is None:
+        return f"{mine.mean:.2f} {question.does} ({question.setting})"
+    return f"{told}, nor with twice the training"
+
+
+def beside_a_guess(mine: Answer, interval: Interval, bounds: Bounds) -> str:
+    """Say so where a mixer scores no more than a guess, or is not told from one, or a count of n-grams does better."""
+    loss = mine.question.loss
+    ends = [loss(end) for end in (interval.low, interval.high) if end is not None]
+    if mine.failed or mine.diverged:
+        return ""
+    if loss(mine.mean) >= loss(bounds.floor):
+        return "no better than a guess"
+    if bounds.ngram is not None and loss(mine.mean) > loss(bounds.ngram):
+        return f"worse than an n-gram predictor ({bounds.ngram:.2f})"
+    return "not told from a guess" if max(ends, default=-math.inf) >= loss(bounds.floor) else ""
