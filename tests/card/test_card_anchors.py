@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from card_toys import TINY, TOY, TWIN
+from card_toys import TINY, TOY, TRIED, TWIN
 
 from assay.card import anchors, cost, protocol
 from assay.card.anchors import FIRST, Agreement, agreement, agreements
@@ -36,7 +36,7 @@ QUESTION = Question("recall", "recalls", "mqar")
 
 
 def answered(name: str, *scores: float) -> Answer:
-    return Answer(name, QUESTION, dict(enumerate(scores)), rate=1e-2, at_edge=False, window=2)
+    return Answer(name, QUESTION, dict(enumerate(scores)), rate=1e-2, at_edge=False, tried=TRIED, window=2)
 
 
 SHIPPED = {each.mixer: each for each in (answered("a", 0.9, 0.94), answered("b", 0.4, 0.43), answered("c", 0.7, 0.7))}

@@ -115,6 +115,9 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     of_recall = {"recall", "recall_by_state", "recall_while_training", "recall_by_length", "recall_by_rate"}
     assert drawn == {"profile", "speed_trained", "speed_decoded", "speed_by_length", "kept_by_length"} | of_recall
     assert "Card of twin" in page and "class Twin(GRU)" in page and "Provenance" in page and len(page) < 2_000_000
+    first, _, rest = page.partition("A diamond is twin")
+    assert "not told apart from gru" in rest and "not told apart from gru" not in first, "one screen says it in short"
+    assert rest.count("Certificate: recipe: ") == 1
     svg = ElementTree.fromstring((tmp_path / "results/card/twin.svg").read_text())
     told = "".join(svg.itertext())
     assert "twin: recall 1-2 of 2" in told, told
@@ -124,6 +127,7 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     assert json.loads((tmp_path / "results/card/twin.json").read_text())[0]["questions"] == card["questions"]
     found = card["questions"]["recall"]
     assert found["differences"]["gru"]["standing"] == "level" and found["differences"]["gru"]["interval"]["mean"] == 0
+    assert [part.partition(":")[0] for part in found["certificate"]] == ["recipe", "doubled training", "seeds"]
     assert found["scores"].keys() == {"0", "1"} and card["protocol"] == protocol.VERSION
 
 
@@ -348,3 +352,8 @@ def test_a_name_whose_file_lies_there_is_asked_for_by_its_file(cli: Cli, tmp_pat
     (tmp_path / "twin.py").write_text(TWIN)
     code, _, err = cli("card", "twin", "--dry-run")
     assert code == 2 and "no mixer or attention method named 'twin'. Did you mean the file 'twin.py'?" in err
+
+
+def test_a_flag_is_not_guessed_from_its_beginning(cli: Cli) -> None:
+    code, _, err = cli("card", "gru", "--seed", "3", "--dry-run")
+    assert code == 2 and "no flag '--seed'. Did you mean '--seeds'?" in err

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from card_toys import TRIED
 
 from assay.card.battery import Answer, Bounds
 from assay.card.card import Card
@@ -23,7 +24,7 @@ BOUNDS = Bounds(0.1, 1.0)
 def answered(name: str, *scores: float, params: int = 100, state: int = 10, longer: Sequence[float] = ()) -> Answer:
     sizes = {"layer_params": params, "state_scalars": state, "flops_per_token": 5.0}
     by_seed, more = dict(enumerate(scores)), dict(enumerate(longer))
-    return Answer(name, QUESTION, by_seed, rate=1e-2, at_edge=False, window=2, longer=more, sizes=sizes)
+    return Answer(name, QUESTION, by_seed, rate=1e-2, at_edge=False, tried=TRIED, window=2, longer=more, sizes=sizes)
 
 
 def card(mine: Answer, *field: Answer, ships: Sequence[str] = ()) -> Card:

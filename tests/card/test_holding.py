@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from card_toys import TRIED
+
 from assay.card import holding
 from assay.card.battery import Answer
 from assay.card.question import Question
@@ -17,7 +19,17 @@ def run(seed: int, *accuracies: float) -> Record:
 
 def answer(mixer: str, *runs: Record, state: int = 1000) -> Answer:
     scores, sizes = {each.run.seed: 0.5 for each in runs}, {"state_scalars": state}
-    return Answer(mixer, QUESTION, scores, rate=0.01, at_edge=False, window=1, sizes=sizes, by_sizes=runs)
+    return Answer(
+        mixer,
+        QUESTION,
+        scores,
+        rate=0.01,
+        at_edge=False,
+        tried=TRIED,
+        window=1,
+        sizes=sizes,
+        by_sizes=runs,
+    )
 
 
 def test_pairs_and_bits_are_of_the_seeds_that_learned() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from card_toys import TRIED
 from scipy.stats import ttest_rel
 
 from assay.card.battery import Answer, Bounds
@@ -18,7 +19,9 @@ def answered(
     name: str, *scores: float, longer: tuple[float, ...] = (), edge: bool = False, diverged: int = 0
 ) -> Answer:
     by_seed, more = dict(enumerate(scores)), dict(enumerate(longer))
-    return Answer(name, QUESTION, by_seed, rate=1e-2, at_edge=edge, window=2, diverged=diverged, longer=more)
+    return Answer(
+        name, QUESTION, by_seed, rate=1e-2, at_edge=edge, tried=TRIED, window=2, diverged=diverged, longer=more
+    )
 
 
 FIELD = [answered("a", 0.97, 0.99), answered("b", 0.50, 0.54), answered("c", 0.95, 0.96)]
@@ -49,7 +52,7 @@ def test_a_weak_mixer_is_told_apart_and_says_so() -> None:
         (answered("mine", 0.2, 0.22, longer=(0.8, 0.8)), "not converged, says nothing yet"),
         (answered("mine", 0.2, 0.3, longer=(0.2, 0.98)), "not converged, says nothing yet"),
         (answered("mine", 0.86, 0.87, longer=(0.87, 0.89)), "not converged, says nothing yet"),
-        (answered("mine", 0.2, 0.22, longer=(0.2, 0.2), edge=True), "edge"),
+        (answered("mine", 0.2, 0.22, longer=(0.2, 0.2), edge=True), "is at the edge of those tried"),
         (answered("mine", 0.2, 0.22), "not converged, says nothing yet"),
         (answered("mine", 0.0, 0.0, longer=(0.0, 0.0), diverged=4), "4 runs diverged"),
     ],
@@ -89,7 +92,7 @@ def test_seeds_that_disagree_tell_little_apart() -> None:
     assert all(each.standing == "level" for each in found.differences.values())
     assert not found.certified and "1 of 2 seeds" in found.verdict
     assert [str(part) for part in found.parts] == [
-        "recipe: holds, the best rate, 0.01, is at no edge, or those trained in full come out alike",
+        "recipe: holds, the best rate, 0.01, is at no edge of those tried, 0.001 to 0.1",
         "doubled training: holds, 1 of 2 reach the goal with twice the training",
         "seeds: fails, 1 of 2 reach the goal",
     ]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from card_toys import TRIED
 from torch import Tensor
 
 from assay.card.battery import Answer, Bounds, answer, battery
@@ -88,7 +89,14 @@ def test_the_card_of_a_window_of_16_says_that_it_does_not_recall() -> None:
     """Its scores are those of a card that was trained in full, next to the field as it ships."""
     question = TIERS["smoke"].question("recall")
     window = Answer(
-        "window_of_16", question, {0: 0.139, 1: 0.146}, rate=0.03, at_edge=False, window=3, longer={0: 0.138, 1: 0.147}
+        "window_of_16",
+        question,
+        {0: 0.139, 1: 0.146},
+        rate=0.03,
+        at_edge=False,
+        tried=TRIED,
+        window=3,
+        longer={0: 0.138, 1: 0.147},
     )
     judged = line(window, shipped_field(TIERS["smoke"], "recall"), Bounds(0.0625, 1.0))
     told = in_words([judged])[0]
@@ -109,7 +117,7 @@ def test_the_card_of_a_delta_rule_that_adds_says_that_it_does_not_update() -> No
     for name, (first, longer, rate) in scores.items():
         question = TIERS["standard"].question(name)
         adds = Answer(
-            "no_overwriting", question, dict(enumerate(first)), rate=rate, at_edge=False, window=2,
+            "no_overwriting", question, dict(enumerate(first)), rate=rate, at_edge=False, tried=TRIED, window=2,
             longer=dict(enumerate(longer)),
         )  # fmt: skip
         judged = line(adds, shipped_field(TIERS["standard"], name), Bounds(0.0625, 1.0))
@@ -124,7 +132,7 @@ def test_the_card_of_a_state_space_model_without_decay_says_that_it_does_not_upd
     for name, (first, longer) in scores.items():
         question = TIERS["smoke"].question(name)
         keeps = Answer(
-            "no_decay", question, dict(enumerate(first)), rate=0.01, at_edge=False, window=2,
+            "no_decay", question, dict(enumerate(first)), rate=0.01, at_edge=False, tried=TRIED, window=2,
             longer=dict(enumerate(longer)),
         )  # fmt: skip
         judged = line(keeps, shipped_field(TIERS["smoke"], name), Bounds(0.0625, 1.0))

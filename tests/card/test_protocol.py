@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from card_toys import TOY, TWIN
+from card_toys import TOY, TRIED, TWIN
 
 from assay.api import Execution
 from assay.card import cost, protocol
@@ -49,7 +49,7 @@ def test_a_mixer_that_is_larger_alone_gets_the_narrowest_state_mixer_and_is_not_
     assert model["state_mixer"] == "swiglu:inner=1"
     layers = question.model["num_layers"]
     own = layers * layer_params(question, mixer)
-    answer = partial(Answer, mixer, question, {0: 0.5}, rate=1e-3, at_edge=False, window=1)
+    answer = partial(Answer, mixer, question, {0: 0.5}, rate=1e-3, at_edge=False, tried=TRIED, window=1)
     assert answer(sizes={"layer_params": own}).matched is False
     assert answer(sizes={"layer_params": layers * question.layer_params}).matched is True
     assert answer(sizes={}).matched is None

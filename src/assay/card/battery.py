@@ -60,6 +60,8 @@ class Answer:
     at_edge: bool
     """The best rate is the lowest or the highest of those tried, also after one more was added. Not where every rate
     that was trained in full comes out alike, nor where the question was solved."""
+    tried: tuple[float, ...]
+    """The rates of the grid, and the one beyond it, from low to high."""
     window: int
     """Rates of the grid that work: within SLACK of the best at the screening's length."""
     diverged: int = 0
@@ -202,6 +204,7 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         scores={trial.seed: score(found[trial], question) for trial in once},
         rate=rate,
         at_edge=rate in (min(tried), max(tried)) and not flat and not solved,
+        tried=tuple(sorted(tried)),
         window=sum(value < LOST and value <= min(screened) + SLACK for value in screened),
         diverged=sum(found[trial].status != "done" for trial in (*once, *twice) if trial in found),
         longer={trial.seed: score(found[trial], question) for trial in twice if trial in found},

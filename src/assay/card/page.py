@@ -12,7 +12,7 @@ from assay.card.card import Card
 from assay.card.charts import MINE, beside, number, profile, sentence, standings
 from assay.card.judge import Line, interval_of
 from assay.card.protocol import ANCHORS, SCREENING, SCREENING_SEED, SLACK, VERSION
-from assay.card.wording import NAMED, in_words
+from assay.card.wording import NAMED
 from assay.core.run import Record
 from assay.report.page import build_page
 from assay.report.section import Section
@@ -33,7 +33,10 @@ def page(card: Card, records: Records, files: Mapping[str, str], notes: Sequence
     """Build the page; `files` are those that the mixer comes from, and `notes` say what was left out."""
     asked = f"What can {card.mixer} do, next to the field? Protocol {VERSION}, {card.tier.says}."
     sections = [("Verdicts", asked, _verdicts(card, notes))]
-    sections += [(each.answer.question.name, _asked(each), _question(card, each, records)) for each in card.lines]
+    sections += [
+        (each.name, _asked(each), _question(card, each, told, records))
+        for each, told in zip(card.lines, card.verdicts(), strict=True)
+    ]
     cost = "Tokens per second of one layer of width 64, forward and backward, and token by token; and its memory."
     sections += [
         ("Cost", cost, _cost(card)),
@@ -58,8 +61,9 @@ def _asked(each: Line) -> str:
 
 
 def _verdicts(card: Card, notes: Sequence[str]) -> Section:
+    """The first screen: in short, and what may be said of the mixer alone; beside whom stands with each question."""
     made = Section("card")
-    for told in (card.headline(), *card.verdicts(), *card.comparable(), *notes):
+    for told in (card.headline(), *(each.verdict for each in card.lines), *card.comparable(), *notes):
         made.finding(sentence(told))
     note = f"{card.legend()}; {COLUMNS}."
     made.table("card", [card.row(each) | _more(each) for each in card.lines], lead=card.LEAD, note=note)
@@ -98,10 +102,10 @@ def _shares(card: Card, each: Line) -> Iterator[dict[str, Any]]:
         }
 
 
-def _question(card: Card, each: Line, records: Records) -> Section:
-    """Everything about one question."""
+def _question(card: Card, each: Line, told: str, records: Records) -> Section:
+    """Everything about one question; `told` is its verdict, with whom it is told apart from."""
     made, others = Section("card"), card.field[each.answer.question.name]
-    made.finding(sentence(in_words([each])[0]))
+    made.finding(sentence(told))
     made.finding(sentence(f"certificate: {'; '.join(map(str, each.parts))}"))
     few = [each.answer, *_few(each, others)]
     _scores(made, card, each, others)

@@ -32,9 +32,12 @@ def _recipe(mine: Answer) -> tuple[bool, str]:
         return False, f"its runs failed, {mine.failed}"
     if mine.diverged:
         return False, f"{mine.diverged} run{'s'[: mine.diverged > 1]} diverged at the best rate"
+    told = f"the best rate, {mine.rate:g}, is at {{}} of those tried, {mine.tried[0]:g} to {mine.tried[-1]:g}"
     if mine.at_edge:
-        return False, f"the best rate, {mine.rate:g}, is at the edge of those tried"
-    return True, f"the best rate, {mine.rate:g}, is at no edge, or those trained in full come out alike"
+        return False, told.format("the edge")
+    if mine.rate in (mine.tried[0], mine.tried[-1]):
+        return True, f"{told.format('the edge')}, but those trained in full come out alike"
+    return True, told.format("no edge")
 
 
 def _doubled(mine: Answer) -> tuple[bool, str]:

@@ -192,7 +192,11 @@ RAY_ADDRESS = "the Ray cluster, such as auto; without it --executor ray starts o
 
 
 class Parser(argparse.ArgumentParser):
-    """Verbs have few flags and take words without one, so argparse reads them; errors are one line, as studies' are."""
+    """Verbs have few flags and take words without one, so argparse reads them; errors are one line, as studies' are.
+    A flag is spelled out: `--seed` is not `--seeds`."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **given})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         read, lost = super().parse_known_args(args, namespace)
