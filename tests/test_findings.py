@@ -42,8 +42,9 @@ def test_the_readme_states_no_finding_without_a_whole_certificate(shipped_findin
     section = (ROOT / "README.md").read_text().partition("## What came out\n")[2].partition("\n## ")[0]
     before, _, rest = section.partition("```text\n")
     shown, _, after = rest.partition("```")
-    widths, units = ("modular-width-61", "modular-width-113"), "sae-convergence-units"
-    elsewhere = (*widths, units, "icl-default", "regression-ols", "smollm2-llamacpp", "sae-theorem")
+    of_modular = ("modular-width-61", "modular-width-113", "modular-blocks", "modular-answers")
+    of_sae = ("sae-theorem", "sae-convergence", "sae-convergence-units")
+    elsewhere = (*of_modular, *of_sae, "icl-default", "regression-ols", "smollm2-llamacpp", "cab-topology")
     lines = [certified_line(one) for one in shipped_findings if one.publishable and one.name not in elsewhere]
     assert shown == "".join(f"{line}\n" for line in lines), 'python docs/refresh.py "assay findings" writes it'
     assert not re.search(r"\d\.\d", before + after), "a number of a finding is printed by the command, not written"
@@ -56,6 +57,7 @@ def test_a_certified_claim_has_a_line_and_its_number_another(shipped_findings: l
         first, second = certified_line(one).split("\n")
         assert max(len(first), len(second)) <= 118 and first.startswith(one.verdict.word) and f"{one.name}: " in first
         assert second.endswith(f"; wanted {one.deciding.check.wanted}") and f"{one.deciding.number[:9]}" in second
+        assert "..." not in first + second, f"{one.name} needs a `short` that fits"
 
 
 def test_two_of_three_seeds_reach_the_goal_of_parity_at_one_rate_alone(shipped_findings: list[Finding]) -> None:

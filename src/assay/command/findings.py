@@ -31,29 +31,28 @@ from assay.report.recipes import Keep
 
 HEAD = """# Findings
 
-Claims of others, and questions of our own (their source says *not published*), and what the stored records say of
-them. `assay findings --page docs/FINDINGS.md` writes this page from records alone, which ship with assay; no number in
-it is typed by hand. A claim is
+This page judges claims that others published, and questions of our own (their source says *not published*), by stored
+runs. `assay findings --page docs/FINDINGS.md` writes it from records that ship with assay; no number is typed by hand.
+The verdicts:
 
-- *reproduced* where every number with its whole interval lies where the claim wants it,
-- *not reproduced* where one lies elsewhere,
-- *undecided* where an interval crosses the limit, or where a repeat with as many seeds would agree with less than 80 %
-  probability,
-- *not converged* where it could be a matter of training (another recipe of a grid is told above its own, its own lies
-  at an edge, or doubled training changes the number), or where its numbers cannot speak for the sentence yet, for the
-  reason given,
-- without a verdict (*no record*) where a run that it needs is not stored.
+- *reproduced*: every number lies where the claim wants it, with its whole interval.
+- *not reproduced*: some number lies elsewhere, with its whole interval.
+- *undecided*: an interval crosses the limit, or a repeat with as many seeds would agree with a probability below 80 %.
+- *not converged*: the result could be a matter of training (another recipe of the grid is told apart as better, the
+  claim's own lies at an edge, or doubled training changes the number), or the numbers cannot speak for the sentence
+  yet, for the reason given.
+- *no record*: a run that the claim needs is not stored.
 
-A certificate has three parts: the recipe, doubled training, and the seeds. Recipes differ in what is named, often a
-rate alone, and are compared by the number in parentheses: of parity, S5 and zoology by that of the test itself. A part
-is *not asked* of a claim that is about a recipe itself or trains nothing, or whose goal was reached. Only claims whose
-other parts hold may be stated elsewhere; `assay findings --certified` lists them. A recipe whose mean is above the
-claim's own, but not told above it by the seeds, fails no certificate, not even at an edge of the grid: it is named,
-with the paired difference.
+A certificate has three parts: the recipe, doubled training, and the seeds. Recipes differ in the options named, often
+in the rate alone, and are compared by the number in parentheses; for parity, S5 and zoology that is the number of the
+test itself. A part is *not asked* where the claim is about one recipe, where nothing is trained, or where the goal was
+reached. Only claims whose other parts all hold may be stated elsewhere; `assay findings --certified` lists them. A
+recipe with a better mean than the claim's own fails no certificate unless the seeds tell the two apart, not even at an
+edge of the grid: it is named, with the paired difference.
 
 The spec of `expressivity` states no number. Where a source has words for a number ("high", "clear", "outperforms"),
-the limit is ours. Intervals are 95 %: over seeds; of perplexity, over clusters of text; of claims about the weights of
-models of modular addition, over models, one left out at a time."""
+the limit is ours. Intervals are 95 %: over seeds; for perplexity, over clusters of text; for claims about the weights
+of models of modular addition, over models, one left out at a time."""
 
 
 WIDTH, INDENT = 118, 16
@@ -115,14 +114,15 @@ def _wrapped(text: str, first: str = "") -> str:
 
 
 def certified_line(one: Finding) -> str:
-    """The claim with its verdict on one line, and on the next the number that decided it. Words that do not fit are on
-    the page; the number is always whole."""
+    """The claim in short with its verdict on one line, and on the next the number that decided it; the page has both
+    whole. A claim of a user's own that does not fit is cut, its number never."""
     deciding = one.deciding
     assert deciding is not None, "a claim without a number has no verdict"
     found = re.sub(r" \([^)]*\)$", "", deciding.number)  # the page has every seed
     number = f": {found}; wanted {deciding.check.wanted}"
-    claim = _shortened(f"{one.name}: {one.claim.claim}")
-    return f"{one.verdict.word:<{INDENT}}{claim}\n{' ' * INDENT}{_shortened(deciding.check.what, number)}"
+    claim = _shortened(f"{one.name}: {one.claim.short or one.claim.claim}")
+    what = _shortened(deciding.check.short or deciding.check.what, number)
+    return f"{one.verdict.word:<{INDENT}}{claim}\n{' ' * INDENT}{what}"
 
 
 def _shortened(text: str, behind: str = "") -> str:

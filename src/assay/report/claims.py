@@ -68,6 +68,8 @@ class Check:
 
     what: str
     """The number in words."""
+    short: str = ""
+    """The same in about fifty characters, for a list; empty: `what`."""
     metric: str = ""
     """A dotted path into the metrics of a run; `by_answer.5` is an entry of a list."""
     rows: Any = field(default_factory=dict)
@@ -157,6 +159,8 @@ class Claim:
 
     claim: str
     """The sentence."""
+    short: str = ""
+    """A shorter one, for a list, which says no more; empty: the sentence itself."""
     source: str
     """Who says so, and where."""
     study: str

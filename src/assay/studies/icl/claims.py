@@ -77,6 +77,7 @@ def kendall_tau(pairs: Sequence[tuple[float, float]]) -> float:
 
 ORDER = Check(
     what="Kendall's tau between the published order of six mixers and ours, worst seed",
+    short="Kendall's tau with the published order, worst seed",
     measure=order_agreement,
     over="min",
     at_least=0.7,
@@ -84,13 +85,14 @@ ORDER = Check(
 
 
 def _of_parity(
-    *, claim: str, mixers: list[str], about: str, arms: tuple[Any, ...], number: Check, checks: tuple[Check, ...],
-    source: str = GRAZZI,
+    *, claim: str, short: str, mixers: list[str], about: str, arms: tuple[Any, ...], number: Check,
+    checks: tuple[Check, ...], source: str = GRAZZI,
 ) -> Claim:  # fmt: skip
     """Return a claim about parity. Its certificate tries three rates and twice the steps. Rates are compared by the
     number that is claimed, at 256 tokens: at the trained lengths all seeds with beta_max=2 are perfect at two rates."""
     return Claim(
         claim=claim,
+        short=short,
         source=source,
         study="icl",
         series=("curve",),
@@ -139,6 +141,7 @@ CLAIMS = {
             "Attention recalls 4 key-value pairs in 64 tokens of a vocabulary of 8192, with d=64, one head and no "
             "state mixer."
         ),
+        short="Attention recalls 4 key-value pairs in 64 tokens (vocabulary 8192, d=64).",
         source="Arora et al., Zoology, ICLR 2024 (arXiv 2312.04927), Figure 2, its easiest cell",
         study="icl",
         series=("curve",),
@@ -172,6 +175,7 @@ CLAIMS = {
             "DeltaNet, Based, gated linear attention and Mamba-2 to a sliding window: the order comes out with a tau "
             "of at least 0.7 (a fifth of the authors' training)."
         ),
+        short="Recall of six mixers falls in the published order, from DeltaNet to a window.",
         source=(
             "zoology (github.com/HazyResearch/zoology at d88d6f5), the README's figure of recall against state; one "
             "seed, the best of four rates"
@@ -205,6 +209,7 @@ CLAIMS = {
             "eigenvalues may be negative (beta_max=2), as a nonlinear recurrence can; it guesses there if they may "
             "not (beta_max=1): the best of three seeds."
         ),
+        short="With negative eigenvalues one layer can learn parity; without them it guesses.",
         source=f"{GRAZZI}; here 2 of 3 seeds with beta_max=2 reach 0.99 at a rate of 0.003, and none at 0.001 or 0.01",
         mixers=[BETA.format(1), BETA.format(2), "gru"],
         about="whether negative eigenvalues decide about parity",
@@ -228,6 +233,7 @@ CLAIMS = {
             "The delta rule with beta_max=2 (one layer, d=16), trained on parity at 3 to 40 tokens, answers at 256 "
             "with every seed."
         ),
+        short="With negative eigenvalues one layer learns parity with every seed.",
         source=f"not published: what a reader may take from {GRAZZI}",
         mixers=[BETA.format(2)],
         about="whether every seed learns parity at all lengths",
@@ -237,6 +243,7 @@ CLAIMS = {
     ),
     "parity-attention": _of_parity(
         claim="Attention, trained on parity at 3 to 40 tokens (one layer, d=16), guesses at best, at 256 as at 40.",
+        short="One layer of attention guesses at parity, at 256 tokens as at 40.",
         mixers=["attention:num_heads=4"],
         about="what attention can learn of parity",
         arms=(ATTENTION,),
@@ -258,10 +265,11 @@ CLAIMS = {
             "rule with four reflections per token (d=64, 8 heads, no forget gate, no convolution) can learn to give "
             "the product so far all along 256 tokens; with one, two or three it does not: the best of five seeds."
         ),
+        short="One layer with four reflections per token can learn S5; with one to three it does not.",
         source=(
             "Siems et al., DeltaProduct, NeurIPS 2025 (arXiv 2502.10297), of which the theorem is that n - 1 "
             "reflections per token are enough for the permutations of n things in one layer; it trains on words in "
-            "all 120 elements, which was not run here"
+            "all 120 elements, of which no run ships"
         ),
         study="icl",
         series=("curve",),
@@ -291,6 +299,7 @@ CLAIMS = {
         checks=tuple(
             Check(
                 what=f"num_householder {count}, {ALONG}, best seed",
+                short=f"num_householder {count}, accuracy over 256 tokens, best seed",
                 metric=AT_256,
                 rows=_reflecting(count),
                 over="max",
@@ -305,6 +314,7 @@ CLAIMS = {
             "Minimum-norm least squares in context errs by 1 - n/d of the variance after n < d examples, and by "
             "nothing once n is above d."
         ),
+        short="Least squares in context errs by 1 - n/d of the variance after n < d examples.",
         source=(
             "Garg et al., NeurIPS 2022 (arXiv 2208.01066): linear functions of d=20, the least-squares line of their "
             "figures"

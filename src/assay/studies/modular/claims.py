@@ -54,7 +54,7 @@ def _width(P: int) -> tuple[Check, ...]:
         (
             f"share of the runs with d = {WIDE} that answer every test pair at the end",
             partial(share_perfect, widths=(WIDE,)),
-            {"at_least": 0.95},
+            {"at_least": 0.95, "short": f"share of runs at d = {WIDE}, P = {P}, with all pairs right"},
         ),
         (
             f"share of the runs with d = {WIDE} that answer every validation pair at some epoch",
@@ -123,15 +123,16 @@ def _of_widths(P: int, claim: str, source: str) -> Claim:
     )
 
 
-def _of_models(what: str, measure: Measure, **limit: Any) -> Check:
+def _of_models(what: str, measure: Measure, short: str = "", **limit: Any) -> Check:
     """A number that is measured from the weights of models at P = 64."""
-    return Check(what=f"{what}, P = 64", measure=measure, rows=P64, **limit)
+    return Check(what=f"{what}, P = 64", short=short, measure=measure, rows=P64, **limit)
 
 
-def _of_weights(claim: str, number: Check, *more: Check, source: str = SPEC) -> Claim:
+def _of_weights(claim: str, number: Check, *more: Check, source: str = SPEC, short: str = "") -> Claim:
     """A claim about the weights of models at P = 64, of which the first number must not move with more training."""
     certificate = _trained(64, number, longer={"epochs": 2 * EPOCHS})
-    return Claim(claim=claim, source=source, **ASKED, options=P64, certificate=certificate, checks=(number, *more))
+    given = {"claim": claim, "short": short, "source": source, "options": P64, **ASKED}
+    return Claim(**given, certificate=certificate, checks=(number, *more))
 
 
 CLAIMS = {
@@ -150,6 +151,7 @@ CLAIMS = {
             "largest step of TN similarity between blocks of widths (mean within eight widths and within the next "
             "eight, less the mean across)",
             lambda records: evidence.blocks(records),
+            "largest step of TN similarity between widths",
             at_least=0.1,
         ),
         _of_models(
@@ -171,6 +173,7 @@ CLAIMS = {
         _of_models(
             "JS against unlike use of frequencies, rank correlation over pairs of perfect models",
             lambda records: evidence.divergence_follows_use(records),
+            "rank correlation of JS with unlike frequencies",
             at_least=0.8,
         ),
         _of_models(
@@ -185,8 +188,10 @@ CLAIMS = {
         _of_models(
             "JS of power against unlike use of frequencies, rank correlation over pairs of perfect models",
             lambda records: evidence.divergence_follows_use(records, kind="power"),
+            "rank correlation of that with unlike frequencies",
             at_least=0.8,
         ),
         source="not published: the spec's fourth key finding, asked of a law that sees all frequencies",
+        short="Of perfect models, JS divergence of power tells which use similar frequencies.",
     ),
 }

@@ -87,11 +87,16 @@ def _more_perplexity(records: Sequence[Record], *, method: str) -> Interval | No
 
 
 def _on_each_text(
-    what: str, measure: Callable[..., Interval | None], texts: Iterable[str] = tuple(TEXTS), **bound: Any
+    what: str, short: str, measure: Callable[..., Interval | None], texts: Iterable[str] = tuple(TEXTS), **bound: Any
 ) -> tuple[Check, ...]:
     return tuple(
         Check(
-            what=f"{what}, paired over {TEXTS[text]}", measure=measure, rows={"dataset": text}, unit="cluster", **bound
+            what=f"{what}, paired over {TEXTS[text]}",
+            short=f"{short}, {TEXTS[text].partition(' of ')[0]}",
+            measure=measure,
+            rows={"dataset": text},
+            unit="cluster",
+            **bound,
         )
         for text in texts
     )
@@ -136,6 +141,7 @@ CLAIMS = {
             "In blocks of 4, and holding every key where H2O holds 52, CAB V4 outperforms H2O at an equal realised "
             "sparsity of 0.9, with SmolLM2-135M."
         ),
+        short="In blocks of 4, holding every key, CAB V4 outperforms H2O at a sparsity of 0.9.",
         source=(
             "the spec of the perplexity benchmark, Expected Results (WikiText-103, sparsity 0.9; here contexts of "
             "1,024 tokens and 52 slots: realised 0.896 by CAB and 0.899 by H2O)"
@@ -145,6 +151,7 @@ CLAIMS = {
         exempt="nothing is trained; of seven settings with curvature it lost least on the validation articles",
         checks=_on_each_text(
             "nats per token that CAB V4 loses more than H2O",
+            "loss above H2O's, nats per token",
             partial(_more_loss, method=BEST, than="h2o"),
             texts=HELD_OUT,
             at_most=0,
@@ -152,6 +159,7 @@ CLAIMS = {
     ),
     "cab-blocks": Claim(
         claim="In blocks of 8 too CAB V4 outperforms H2O at an equal realised sparsity of 0.9, with SmolLM2-135M.",
+        short="In blocks of 8 too CAB V4 outperforms H2O at a sparsity of 0.9.",
         source="not published: the claim before this one, in larger blocks, with half or three quarters by weight",
         study="perplexity",
         options=MEASURED | {"datasets": list(HELD_OUT), "budgets": [52], "methods": ["h2o", *map(_spelled, OF_8)]},
@@ -161,6 +169,7 @@ CLAIMS = {
             for setting in OF_8
             for check in _on_each_text(
                 f"nats per token that CAB V4 with magnitude_ratio={setting['magnitude_ratio']:g} loses more than H2O",
+                "loss above H2O's, nats per token",
                 partial(_more_loss, method=setting, than="h2o"),
                 texts=HELD_OUT,
                 at_most=0,
@@ -173,6 +182,7 @@ CLAIMS = {
             "with some of its blocks chosen by curvature (magnitude_ratio 0.5 or 0.75) than with all chosen by "
             "attention weight, with SmolLM2-135M."
         ),
+        short="Choosing some blocks by curvature helps CAB V4 on WikiText-103.",
         source=(
             "the spec of the perplexity benchmark, Expected Results: what CAB V4's lead over H2O is said to show (here "
             "of a causal form of it)"
@@ -187,6 +197,7 @@ CLAIMS = {
                     f"loss above magnitude_ratio=1 of {_spelled(curved).removeprefix('cab_v4:')}, nats per token, "
                     f"paired over {VALIDATION}"
                 ),
+                short="loss above that of weight alone, nats per token",
                 measure=partial(_more_loss, method=curved, than={"block_size": curved["block_size"], **HEAVIEST}),
                 at_most=0,
                 unit="cluster",
@@ -199,6 +210,7 @@ CLAIMS = {
             "Topology helps on other texts: CAB V4 in blocks of 4 loses less with a quarter of its blocks chosen by "
             "curvature than with none (52 slots of 1,024 tokens, SmolLM2-135M)."
         ),
+        short="Choosing a quarter of the blocks by curvature helps CAB V4 on other texts.",
         source="not published: the claim before this one, at the share that lost least there",
         study="perplexity",
         options=MEASURED
@@ -210,6 +222,7 @@ CLAIMS = {
         exempt="nothing is trained; the share was chosen on WikiText-103's validation articles",
         checks=_on_each_text(
             "loss above magnitude_ratio=1, nats per token",
+            "loss above that of weight alone, nats per token",
             partial(_more_loss, method=BEST, than={"block_size": 4, **HEAVIEST}),
             texts=HELD_OUT,
             at_most=0,
@@ -247,6 +260,7 @@ CLAIMS = {
             "A window alone loses more than the same cache with 4 sinks and positions inside the cache: at least "
             "0.1 nats per token (256 slots, 1,024 tokens, SmolLM2-135M)."
         ),
+        short="A window without sinks loses at least 0.1 nats per token more than with 4.",
         source=(
             "Xiao et al., ICLR 2024 (arXiv 2309.17453), Table 1: Llama-2-13B on a book of PG-19, window of 1024 "
             "5158.07, 4 sinks and 1020 5.40"
@@ -257,6 +271,7 @@ CLAIMS = {
         exempt=EXEMPT,
         checks=_on_each_text(
             "nats per token that the window loses more than 4 sinks and 252",
+            "loss above that with sinks, nats per token",
             partial(_more_loss, method="window", than="streaming_llm"),
             at_least=0.1,
         ),
@@ -266,6 +281,7 @@ CLAIMS = {
             "llama.cpp and this study give the same GGUF file of SmolLM2-135M the same perplexity on the same "
             "windows, to 1 %."
         ),
+        short="llama.cpp gives SmolLM2-135M the same perplexity on the same windows, to 1 %.",
         source=(
             "llama-cpp-python 0.3.36 on tests/golden/make_smollm2_llamacpp.py: 8 windows of 256 tokens, the first of "
             "each document of Python 3.11's language reference"

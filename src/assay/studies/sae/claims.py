@@ -93,13 +93,15 @@ SGD: Mapping[str, Any] = {
 }
 
 OVER = tuple(
-    Check(what=what, measure=partial(_times, metric=metric, one=C, other=STANDARD), **wanted)  # type: ignore[arg-type]
-    for what, metric, wanted in (
-        ("normalised reconstruction MSE, as a multiple of the standard one's", "normalized_reconstruction_mse",
-         {"at_most": 1.25}),
-        ("unexplained variance by a ridge decoder fitted to each frozen code, as a multiple", "fvu", {"at_most": 1.25}),
-        ("active units, as a multiple of the standard one's", "l0_sparsity", {"target": 1, "tolerance": 0.25}),
-        ("parameters as trained, as a multiple of the standard one's", "params", {"target": 0.5, "tolerance": 0.05}),
+    Check(what=what, short=short, measure=partial(_times, metric=metric, one=C, other=STANDARD), **wanted)  # type: ignore[arg-type]
+    for what, short, metric, wanted in (
+        ("normalised reconstruction MSE, as a multiple of the standard one's", "reconstruction MSE over the other's",
+         "normalized_reconstruction_mse", {"at_most": 1.25}),
+        ("unexplained variance by a ridge decoder fitted to each frozen code, as a multiple",
+         "unexplained variance over the other's", "fvu", {"at_most": 1.25}),
+        ("active units, as a multiple of the standard one's", "", "l0_sparsity", {"target": 1, "tolerance": 0.25}),
+        ("parameters as trained, as a multiple of the standard one's", "", "params",
+         {"target": 0.5, "tolerance": 0.05}),
     )
 )  # fmt: skip
 """What of the decoder-free encoder is compared with the standard one, and what has to come out."""
@@ -123,6 +125,7 @@ CLAIMS = {
             "The gradient of log-sum-exp at the energies equals the responsibility, an identity: points lie exactly on "
             "the identity line."
         ),
+        short="The gradient of log-sum-exp at the energies equals the responsibility.",
         source=f"{SPEC}, Experiment 1 (correlation above 0.9999)",
         study="sae.theorem",
         options={"seeds": [0, 1, 2]},
@@ -131,6 +134,7 @@ CLAIMS = {
         checks=(
             Check(
                 what="correlation of gradient and responsibility at the energies, worst seed",
+                short="correlation of the two, worst seed",
                 metric="correlation_a",
                 over="min",
                 at_least=0.9999,
@@ -143,6 +147,7 @@ CLAIMS = {
             "Config A should show many dead units (collapse); Config C should show fewest dead units and lowest "
             "redundancy."
         ),
+        short="Config A has many dead units; C has fewest, and the lowest redundancy.",
         source=f"{SPEC}, Experiment 2 (A: LSE alone, B: with variance, C: with decorrelation too, D: C without "
         "LSE); the paper's own table has D below C too",
         study="sae.ablation",
@@ -166,6 +171,7 @@ CLAIMS = {
             "After 100 epochs of Adam at 0.001: comparable reconstruction MSE, similar sparsity (L0), ~50% fewer "
             "parameters (no decoder)."
         ),
+        short="After 100 epochs a decoder-free coder reconstructs about as well as a standard SAE.",
         source=f"{SPEC}, Experiment 3: the decoder-free encoder over the standard sparse autoencoder, on MNIST",
         study="sae.ablation",
         options=ABLATION,
@@ -174,11 +180,13 @@ CLAIMS = {
     ),
     "sae-convergence": Claim(
         claim="Under SGD the loss of 64 units changes by less than 1 per epoch from epoch ~70 on, whatever the rate.",
+        short="Under SGD the loss of 64 units changes by less than 1 from epoch ~70 on.",
         source=f"{SPEC}, its report on the training dynamics, which calls that convergence (the next claim does not)",
         **SGD,
         checks=tuple(
             Check(
                 what=f"epoch from which on the loss changes by less than 1, 64 units, SGD at {rate:g}",
+                short=f"that epoch, SGD at {rate:g}",
                 measure=_epoch,
                 rows={"lr": rate, "d_code": 64},
                 target=70,
@@ -189,11 +197,13 @@ CLAIMS = {
     ),
     "sae-convergence-units": Claim(
         claim="That epoch is about the number of units, K, for the loss goes on falling by K ln t.",
+        short="That epoch is about the number of units, K.",
         source="not published: what the scale of the weights would do alone, |w|^2 ~ lr t (docs/sae.md)",
         **SGD,
         checks=tuple(
             Check(
                 what=f"that epoch over the one that K ln t gives, {units} units, all rates",
+                short=f"that epoch over the one that K ln t gives, {units} units",
                 measure=_epoch_over_law,
                 rows={"d_code": units},
                 target=1,
@@ -207,6 +217,7 @@ CLAIMS = {
             "The published table of a decoder-free coder's loss terms on MNIST: log-sum-exp alone collapses, a "
             "variance term keeps every unit alive, and decorrelation keeps them different."
         ),
+        short="The published ablation of a decoder-free coder's loss terms on MNIST.",
         source=(
             "Oursland, decoder-free sparse autoencoders from implicit EM, encoder study: ablation and benchmark "
             "tables, 100 epochs (run on a GPU; ASSAY_DATA names the folder that has MNIST)"
