@@ -14,10 +14,10 @@ from masks_perplexity import between
 
 from assay.command.findings import Sources, judged, planned
 from assay.core.run import Record
-from assay.metrics.intervals import share
+from assay.metrics.intervals import Interval, share
 from assay.report.certificate import Finding
 from assay.report.claims import Judged
-from assay.studies.modular.claims import CLAIMS
+from assay.studies.modular.claims import CLAIMS, share_perfect
 from assay.studies.modular.thresholds import is_perfect, was_perfect
 
 PAGE = Path(__file__).parent / "modular.md"
@@ -71,12 +71,17 @@ def thresholds(found: Mapping[str, Finding]) -> str:
     ]
     rows = []
     for one in found.values():
-        numbers = " | ".join(check.number for check in one.judged)  # in the order of claims.py
+        at_end = share_perfect(one.records, widths=(10,))
+        numbers = " | ".join([_share(at_end), *(check.number for check in one.judged)])  # in the order of claims.py
         failed = [f"{part.name}: {part.said}" for part in one.parts if not part.holds]
         why, asked = "; ".join(failed) or "the certificate is whole", one.claim.options
         recipe = f"{asked['lr']:g}, {asked['weight_decay']:g}"
         rows.append(f"| {asked['P']} | {recipe} | {numbers} | {one.verdict.word} | {why} |")
     return "\n".join([*head, *rows])
+
+
+def _share(found: Interval) -> str:
+    return f"{found.mean:.4g} [{found.low:.4g}, {found.high:.4g}]"
 
 
 def recipes(found: Mapping[str, Finding]) -> str:
@@ -115,7 +120,7 @@ def _number(judged: Judged) -> str:
 
 def placed(page: str) -> str:
     found = findings()
-    widths = {name: one for name, one in found.items() if name.startswith("modular-width")}
+    widths = {name: found[name] for name in ("modular-width", "modular-width-61", "modular-width-113")}
     others = {name: one for name, one in found.items() if name not in widths}
     texts = {
         "thresholds": thresholds(widths),

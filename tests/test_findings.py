@@ -218,7 +218,7 @@ def test_a_recipe_at_an_edge_or_below_another_says_nothing_either(tmp_path: Path
     assert at_edge.verdict.word == "not converged" and "at an edge of lr" in at_edge.parts[0].said
     assert "of a wider grid" in at_edge.parts[0].said, "the next value is not stored"
     below = verdict_of(tmp_path / "below", sweep_claim(), lambda o: (o["lr"], o["weight_decay"]) == (0.01, 0.2))
-    assert below.verdict.word == "not converged" and "told above its own" in below.parts[0].said
+    assert below.verdict.word == "not converged" and "told apart as better than the claim's own" in below.parts[0].said
     best = verdict_of(tmp_path / "best", sweep_claim(), lambda o: (o["lr"], o["weight_decay"]) == (0.02, 0.2))
     assert best.parts[0].holds, "the same, where its own is the best"
 

@@ -1,5 +1,6 @@
 """The battery asks rates by successive halving, scores the winner with fresh seeds, and doubles what fell short."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,13 @@ def test_rates_that_come_out_alike_have_no_edge_and_a_solved_question_none() -> 
     for accuracy in (0.2, 0.995):
         _, found = rounds(lambda trial, level=accuracy: level + 0.001 * (trial.rate == 1e-1))  # type: ignore[misc]
         assert not answer(TIER, QUESTION, "mine", found).at_edge
+
+
+def test_rates_that_rise_to_the_edge_have_one_also_if_they_lie_close() -> None:
+    """Within SLACK of each other, so that no rate beyond is tried, but the last is the best by more than noise."""
+    _, found = rounds(lambda trial: 0.6 + 0.04 * math.log10(max(trial.rate, 1e-3) / 1e-3))
+    result = answer(TIER, QUESTION, "mine", found)
+    assert result.rate == max(QUESTION.rates) and result.at_edge and not result.comparable
 
 
 def test_a_rate_that_diverges_is_never_chosen() -> None:

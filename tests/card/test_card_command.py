@@ -289,6 +289,8 @@ def test_cards_of_five_seeds_compare_seed_by_seed(tmp_path: Path, cli: Cli) -> N
     code, out, _ = cli("card", "diff", old, written("same", before))
     assert code == 0 and "are not told apart, +0.000 [+0.000, +0.000] for same, p 1" in out, out
     assert cli("card", "diff", old, written("other", [0.19, 0.38, 0.585, 0.78]))[0] == 0, "too few pairs"
+    code, out, _ = cli("card", "diff", old, written("moved", [value - 0.001 for value in before]))
+    assert code == 0 and "p 0.062" in out, "five seeds that moved as one are five signs that agree, not certainty"
 
 
 def test_a_dry_run_computes_nothing(tmp_path: Path, cli: Cli) -> None:

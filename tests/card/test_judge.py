@@ -210,3 +210,21 @@ def test_what_is_left_of_a_field_s_losses_is_a_two_way_layout() -> None:
     wanted = np.sqrt(((table.ravel() - fitted) ** 2).sum() / (table.size - np.linalg.matrix_rank(columns)))
     answers = [replace(answered(str(place), *row), question=LOSS) for place, row in enumerate(table.tolist())]
     assert pooled(answers, paired=True) == (pytest.approx(wanted), 6)
+
+
+def test_some_seeds_that_reach_the_goal_say_so_and_what_twice_the_training_would_change() -> None:
+    """One of two reaches it, both with twice the training; and one that did at a rate at the edge."""
+    found = line(answered("mine", 0.95, 0.2, longer=(0.96, 0.97)), FIELD, BOUNDS)
+    assert not found.certified and "recalls with 1 of 2 seeds" in found.verdict
+    assert "; not converged: 2 of 2 reach the goal with twice the training" in found.verdict
+    edge = line(answered("mine", 0.95, 0.2, longer=(0.95, 0.2), edge=True), FIELD, BOUNDS)
+    assert "; not converged: the best rate, 0.01, is at the edge of those tried" in edge.verdict
+
+
+def test_a_mixer_that_still_learns_what_it_is_trained_on_is_not_converged() -> None:
+    """Its score, at sequences longer than those of training, has not moved yet."""
+    mine = replace(answered("mine", 0.5, 0.5, longer=(0.51, 0.5)), learned_more=0.2)
+    found = line(mine, FIELD, BOUNDS)
+    told = "not converged, says nothing yet: twice the training still improves what is trained on, by up to +0.20"
+    assert not found.certified and told in found.verdict
+    assert line(replace(mine, learned_more=0.05), FIELD, BOUNDS).certified

@@ -58,8 +58,8 @@ class Answer:
     question says so."""
     rate: float
     at_edge: bool
-    """The best rate is the lowest or the highest of those tried, also after one more was added. Not where every rate
-    that was trained in full comes out alike, nor where the question was solved."""
+    """The best rate is the lowest or the highest of those tried, also after one more was added. Not where the rate next
+    to it, trained in full, comes out alike and no other is far behind, nor where the question was solved."""
     tried: tuple[float, ...]
     """The rates of the grid, and the one beyond it, from low to high."""
     window: int
@@ -68,6 +68,9 @@ class Answer:
     """Runs at the chosen rate whose loss was no number in the end, or that failed: they score 0."""
     longer: Mapping[int, float] = field(default_factory=dict)
     """Scores after twice the training, where the goal was not reached."""
+    learned_more: float = 0.0
+    """The most by which twice the training improved the validation of a seed: it may be of shorter sequences than the
+    score is."""
     failed: str = ""
     """Why a run of the chosen rate raised an error, if one did."""
     stopped: bool = False
@@ -192,12 +195,13 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
     rate = _best_rate(question, mixer, found)
     beyond = _beyond(question, mixer, found)
     tried = {*question.rates, *(trial.rate for trial in beyond)}
-    full = [validation(found[trial], question) for trial in (*_full(question, mixer, found), *beyond)]
-    flat = max(full) - min(full) < SLACK
-    solved = not question.lower and min(full) <= question.loss(SOLVED)
+    full = {trial.rate: validation(found[trial], question) for trial in (*_full(question, mixer, found), *beyond)}
+    beside = min((loss for other, loss in full.items() if other != rate), default=LOST)
+    flat = max(full.values()) - full[rate] < SLACK and beside - full[rate] <= question.resolution
+    solved = not question.lower and full[rate] <= question.loss(SOLVED)
     screened = [validation(found[trial], question) for trial in _screened(question, mixer)]
     once, twice = (_scored(tier, question, mixer, rate, steps) for steps in (question.steps, 2 * question.steps))
-    first = found[once[0]]
+    first, ran = found[once[0]], [found[trial] for trial in (*once, *twice) if trial in found]
     return Answer(
         mixer,
         question,
@@ -206,9 +210,17 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         at_edge=rate in (min(tried), max(tried)) and not flat and not solved,
         tried=tuple(sorted(tried)),
         window=sum(value < LOST and value <= min(screened) + SLACK for value in screened),
-        diverged=sum(found[trial].status != "done" for trial in (*once, *twice) if trial in found),
+        diverged=sum(record.status != "done" for record in ran),
         longer={trial.seed: score(found[trial], question) for trial in twice if trial in found},
-        failed=next((_reason(found[trial]) for trial in once if found[trial].status == "failed"), ""),
+        learned_more=max(
+            (
+                validation(found[one], question) - validation(found[two], question)
+                for one, two in zip(once, twice, strict=True)
+                if two in found and found[two].status == "done"
+            ),
+            default=0.0,
+        ),
+        failed=next((_reason(record) for record in ran if record.status == "failed"), ""),
         stopped=any("stopped_at" in found[trial].metrics for trial in twice if trial in found),
         held_back=sum(_held_back(found[trial], question) for trial in (twice if twice[0] in found else once)),
         sizes={key: first.metrics[key] for key in SIZES if key in first.metrics},

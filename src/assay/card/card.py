@@ -198,8 +198,8 @@ class Card:
 
     def capacity(self) -> list[str]:
         """Say how many pairs it holds, and how many bits per byte of state."""
-        asked = [(each.answer, self.field[each.answer.question.name]) for each in self.lines]
-        return [said for answer, field in asked if (said := holding.told(answer, *field))]
+        asked = [(each, [one for one in self.field[each.name] if one.comparable]) for each in self.lines]
+        return [said for each, field in asked if (said := holding.told(each.answer, *field, final=each.certified))]
 
     def _speed(self, way: str, how: str) -> list[str]:
         """Say how fast one layer is trained or decoded here, and how many times as fast as the anchors and others, from

@@ -10,7 +10,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import stdev
 from typing import Any
 
 from assay.card.battery import Records, Trial
@@ -19,11 +19,8 @@ from assay.card.protocol import TIERS, VERSION
 from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, read_file, write_file
-from assay.core.on_use import Later
 from assay.core.run import Record
-from assay.metrics.intervals import Interval, holm, student_t
-
-special: Any = Later("scipy.special")
+from assay.metrics.intervals import Interval, holm, paired_difference, paired_p
 
 KEYS = {"questions", "protocol", "tier"}
 LINE = {"scores", "deviation", "freedom", "lower_is_better", "comparable"}
@@ -86,13 +83,8 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Differe
 
 def _paired(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Interval, float, float]:
     """Return the mean of the seeds' differences with its interval, the p of a paired t test and their deviation."""
-    gaps = [after[seed] - value for seed, value in before.items()]
-    deviation = stdev(gaps)
-    error = deviation / math.sqrt(len(gaps))
-    if not error:  # every seed alike: bit for bit the same, or moved as one
-        return Interval(gaps[0], gaps[0], gaps[0], len(gaps)), 0.0 if gaps[0] else 1.0, deviation
-    p = 2 * float(special.stdtr(len(gaps) - 1, -abs(fmean(gaps)) / error))
-    return student_t(gaps), p, deviation
+    one, two = (dict(enumerate(scores[seed] for seed in before)) for scores in (before, after))
+    return paired_difference(two, one), paired_p(two, one), stdev(two[place] - one[place] for place in one)
 
 
 def pack(folder: Path, source: Path, records: Records, card: Mapping[str, Any]) -> None:

@@ -23,12 +23,14 @@ def per_byte(answer: Answer) -> float | None:
     return held.mean / state if held and state else None
 
 
-def told(answer: Answer, *field: Answer) -> str:
-    """Say it in a line, with the field's bits per byte beside it; nothing of other questions."""
+def told(answer: Answer, *field: Answer, final: bool) -> str:
+    """Say it in a line, with the field's bits per byte beside it, and whether its training was enough to be `final`;
+    nothing of other questions."""
     if not answer.by_sizes:
         return ""
     learned = [curve(run) for run in answer.by_sizes if has_learned(run)]
-    said = f"capacity ({answer.question.name}): learned with {len(learned)} of {len(answer.by_sizes)} seeds"
+    name = answer.question.name if final else f"{answer.question.name}, not converged: after this training"
+    said = f"capacity ({name}): learned with {len(learned)} of {len(answer.by_sizes)} seeds"
     held, share = bits(answer), per_byte(answer)
     if held is None or share is None:
         return said

@@ -1,12 +1,14 @@
 """What may be said of one mixer on one question, and the certificate under it: the parts are those of a finding.
 
     recipe              no run at the best rate diverged, and that rate is at no edge of those tried
-    doubled training    no seed gains more than STILL by it, and none comes as near to the goal. A run that ended early,
-                        or never got to the size that is scored, was not trained twice as long on it
+    doubled training    no seed gains more than STILL by it, in score or in validation, and none comes as near to the
+                        goal; where some seeds reach it, as many do. A run that ended early, or never got to the size
+                        that is scored, was not trained twice as long on it
     seeds               all reach the goal, or none does
 
-The first two are not asked where every seed reached the goal. Where none did, nothing is said without them: the verdict
-is `not converged`.
+The first two are not asked where every seed reached the goal. Without them the verdict is `not converged`, and says
+nothing of what a mixer cannot do. A finding has the same parts (report/certificate.py), with stricter rules: more
+recipes, intervals in place of STILL, and as many seeds as its number needs. A card is made of few runs.
 """
 
 import math
@@ -55,8 +57,10 @@ def _doubled(mine: Answer) -> tuple[bool, str]:
     if mine.reached_by:
         after = sum(score >= goal for score in mine.longer.values())
         return after == mine.reached_by, f"{after} of {seeds} reach the goal with twice the training"
+    if max(gains) <= STILL < mine.learned_more:
+        return False, f"twice the training still improves what is trained on, by up to {mine.learned_more:+.2f}"
     still = max(gains) <= STILL and max(mine.longer.values()) <= goal - STILL
-    return still, f"twice the training moves the score by up to {max(gains):+.2f}"
+    return still, f"twice the training moves the score by {'at most' if still else 'up to'} {max(gains):+.2f}"
 
 
 def _seeds(mine: Answer) -> tuple[bool, str]:
@@ -74,10 +78,11 @@ def verdict_of(mine: Answer) -> str:
     if mine.failed:
         return f"{question.name}: {recipe.said}; `assay show` has the whole error"
     told = f"{question.does} with {mine.reached_by} of {len(mine.scores)} seeds ({question.setting})"
+    lacking = next((part.said for part in (recipe, doubled) if not part.holds and part.asked), "")
     if mine.reached_by:
-        return told
-    if lacking := next((part for part in (recipe, doubled) if not part.holds and part.asked), None):
-        return f"{question.name}: not converged, says nothing yet: {lacking.said}"
+        return f"{told}; not converged: {lacking}" if lacking else told
+    if lacking:
+        return f"{question.name}: not converged, says nothing yet: {lacking}"
     if question.goal is None:
         return f"{mine.mean:.2f} {question.does} ({question.setting})"
     return f"{told}, nor with twice the training"

@@ -47,8 +47,8 @@ A certificate has three parts: the recipe, doubled training, and the seeds. Reci
 in the rate alone, and are compared by the number in parentheses; for parity, S5 and zoology that is the number of the
 test itself. A part is *not asked* where the claim is about one recipe, where nothing is trained, or where the goal was
 reached. Only claims whose other parts all hold may be stated elsewhere; `assay findings --certified` lists them. A
-recipe with a better mean than the claim's own fails no certificate unless the seeds tell the two apart, not even at an
-edge of the grid: it is named, with the paired difference.
+recipe with a better mean than the claim's own fails the certificate where the seeds tell the two apart, or where it
+lies at an edge of the grid and is better by more than 2 %; otherwise it is named, with the paired difference.
 
 The spec of `expressivity` states no number. Where a source has words for a number ("high", "clear", "outperforms"),
 the limit is ours. Intervals are 95 %: over seeds; for perplexity, over clusters of text; for claims about the weights
@@ -138,11 +138,13 @@ class Sources:
     read: dict[str, list[tuple[str, Record]]] = field(default_factory=dict)
     numbers: Mapping[str, Mapping[str, Any]] = field(default_factory=shipped.measured)
 
-    def of(self, runs: Sequence[Run]) -> dict[str, Record]:
-        """The records of these runs, by identity; of the same run, the stored one counts."""
+    def of(self, runs: Sequence[Run], numerics: Numerics | None = None) -> dict[str, Record]:
+        """The records of these runs, by identity; of the same run, the stored one counts. All are of one kind of
+        device and precision: the given one, or that which has most."""
         wanted = {identity(run) for run in runs}
         studies = dict.fromkeys(run.study for run in runs)
-        return of_one_kind(pair for study in studies for pair in self._named(study) if pair[0] in wanted)
+        named = [pair for study in studies for pair in self._named(study) if pair[0] in wanted]
+        return of_one_kind(pair for pair in named if numerics in (None, pair[1].run.numerics))
 
     def _named(self, study: str) -> list[tuple[str, Record]]:
         if study not in self.read:
@@ -160,9 +162,14 @@ def planned(claim: Claim) -> Sequence[Run]:
 def judged(name: str, claim: Claim, sources: Sources) -> Finding:
     """A claim, judged by the records that are there."""
 
+    computed: list[Numerics] = []
+
     def look(wanted: Claim, keep: Keep) -> tuple[Sequence[Run], Mapping[str, Record]]:
+        """What is doubled or has another recipe has to be computed as the claim's own runs, which come first, are."""
         runs = [run for run in planned(wanted) if keep(run)]
-        return runs, sources.of(runs)
+        records = sources.of(runs, computed[0] if computed else None)
+        computed.extend(record.run.numerics for record in list(records.values())[:1])
+        return runs, records
 
     def measured(check: Check, chosen: Sequence[Record]) -> Interval | None:
         """Look up what was measured from weights that are not here."""

@@ -1,14 +1,15 @@
 """What has to stand under a verdict before it may be published.
 
-    recipe              no recipe of the grid is told above the claim's own by the seeds, and its own is at no edge;
-                        while the best of an arm is at an edge, its grid gets the next value there, up to a limit. A
-                        better mean that is not told above it may lie at an edge: it is named, with the paired
-                        difference. Of a claim that chooses by itself none at an edge may be better by more than 2 %
-    doubled training    twice the training leaves the number inside its interval, or the goal was reached without it; of
-                        a worst or best seed, the share of seeds that pass inside Wilson's. A claim that chooses its
-                        recipe by itself is doubled at the best of each arm
+    recipe              the seeds tell no recipe of the grid apart as better than the claim's own, its own is at no
+                        edge, and no mean at an edge is better by more than 2 %; otherwise the grid gets the next value
+                        there, up to a limit. A better mean that is not told apart is named, with the paired difference.
+                        Of a claim that chooses by itself, the interval of that difference has to end below 2 %
+    doubled training    twice the training leaves the number inside its interval; of a worst or best seed, the mean of
+                        the seeds inside theirs, the share that passes inside Wilson's, and the verdict as it is. Not
+                        asked where the goal was reached. A claim that chooses its recipe by itself is doubled at the
+                        best of each arm
     seeds               as many as tell the difference seen from the limit, four times out of five; of a worst or best
-                        seed, how many pass
+                        seed at least three, and how many of them come out as wanted
 
 An "it cannot be learnt" from models that fail one of the first two is no finding: its verdict is `not converged`, and
 too few seeds make it `undecided`. `assay findings` reads what is stored, `assay reproduce` computes what is not: both
@@ -20,8 +21,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from assay.core.run import Record, Run
+from assay.metrics.intervals import Interval, student_t
 from assay.report.claims import Certificate, Claim, Judged, Measured, Verdict, judge, seeds_needed, worst
 from assay.report.recipes import Look, searched, stored_of, varied
+
+FEWEST = 3
+"""Seeds of which the worst or the best decides: with fewer, most of all seeds may do otherwise."""
 
 
 def every(run: Run) -> bool:
@@ -141,29 +146,29 @@ def enough(judged: Sequence[Judged]) -> Part:
     needed = {place: seeds_needed(one.check, found) or math.inf for place, (one, found) in enumerate(pooled)}
     most = max(needed, key=lambda place: needed[place] / pooled[place][1].n)
     one, found = pooled[most]
-    asked = "no number of them tells it" if math.isinf(needed[most]) else f"{needed[most]} needed"
-    unit = "" if one.check.unit == "seed" else f"{one.check.unit}s: "
-    return Part("seeds", found.n >= needed[most], f"{unit}{found.n} of {asked} ({one.check.what})")
+    asked = "no number of them tells it" if math.isinf(needed[most]) else f"{needed[most]} tell it"
+    unit = "" if one.check.unit == "seed" else f" {one.check.unit}s"
+    return Part("seeds", found.n >= needed[most], f"{found.n}{unit}, where {asked} ({one.check.what})")
 
 
 def _counted(judged: Sequence[Judged]) -> Part:
     """Say how many seeds pass where one of them decides a check: the worst, or the best if one has to reach a goal."""
     count = min(one.found.n for one in judged if one.found is not None)
     said = str(count)
-    if every := [one for one in judged if one.by_seed and not one.check.once]:
-        least = min(every, key=lambda one: one.passed.mean)
+    if all_of_them := [one for one in judged if one.by_seed and not one.check.once]:
+        least = min(all_of_them, key=lambda one: one.passed.mean)
         failing = 1 - 0.05 ** (1 / count)  # the largest share of which none among so many is seen once in 20 times
-        all_pass = f"all pass: fewer than {failing:.0%} of all seeds fail, with 95 % confidence"
+        all_pass = f"all as wanted: with 95 % confidence fewer than {failing:.0%} of all seeds are not"
         said += f", {all_pass}" if least.passed.mean == 1 else f", of which {_passed(least)} ({least.check.what})"
     if once := [one for one in judged if one.by_seed and one.check.once]:
         least = min(once, key=lambda one: one.passed.mean)
         said += f"; where a goal has to be reached once, {_passed(least)} ({least.check.what})"
-    return Part("seeds", count > 1, said)
+    return Part("seeds", count >= FEWEST, said)
 
 
 def _passed(one: Judged) -> str:
     share, n = one.passed, len(one.by_seed)
-    return f"{round(share.mean * n)} of {n} pass, {share.mean:.2f} [{share.low:.2f}, {share.high:.2f}]"
+    return f"{round(share.mean * n)} of {n} as wanted, {share.mean:.2f} [{share.low:.2f}, {share.high:.2f}]"
 
 
 def steady(certificate: Certificate, before: Judged, after: Judged) -> Part:
@@ -172,16 +177,20 @@ def steady(certificate: Certificate, before: Judged, after: Judged) -> Part:
     doubled = ", ".join(f"{key} {value}" for key, value in certificate.longer.items())
     if before.found is None or after.found is None:
         return Part("doubled training", False, f"{doubled}: {after.reason or before.reason}")
-    reached = certificate.goal and before.verdict.word == "reproduced"
     both, numbers = (before.found, after.found), [before.number, after.number]
+    within = _within(*both)
     if certificate.number.over != "mean":
-        both = before.passed, after.passed
+        means = (student_t(list(one.by_seed.values())) for one in (before, after))
+        within = _within(*means) and _within(before.passed, after.passed)
         numbers = [f"{one.number}, of which {_passed(one)}" for one in (before, after)]
     said = f"{certificate.number.what}: " + f"; with {doubled} ".join(numbers)
-    moved_little = any(  # one of the two lies in the interval of the other
-        one.mean == other.mean if other.low is None or other.high is None else other.low <= one.mean <= other.high
-        for one, other in (both, both[::-1])
-    )
     # Of few seeds the share that passes has a wide interval, in which a verdict may turn over.
     turned = {before.verdict.word, after.verdict.word} == {"reproduced", "not reproduced"}
-    return Part("doubled training", reached or (moved_little and not turned), said)
+    return Part("doubled training", within and not turned, said)
+
+
+def _within(before: Interval, after: Interval) -> bool:
+    """Whether the mean after lies in the interval before; without an interval, whether it is the same."""
+    if before.low is None or before.high is None:
+        return before.mean == after.mean
+    return before.low <= after.mean <= before.high

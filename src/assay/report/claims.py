@@ -241,6 +241,8 @@ def judge(
     if len(there) < len(needed):
         missing = f"{len(needed) - len(there)} of {len(needed)} runs are not stored"
         return Judged(check, Verdict("no record"), None, reason=missing)
+    if failed := sum(record.status == "failed" for record in there):
+        return Judged(check, Verdict("no record"), None, reason=f"{failed} of {len(needed)} runs failed")
     if check.measure is not None:
         try:
             found = check.measure(there)
@@ -248,7 +250,7 @@ def judge(
             found = measured(check, there)
             if found is None:
                 return Judged(check, Verdict("no record"), None, reason=str(error))
-        if found is None:
+        if found is None or found == {}:
             return Judged(check, Verdict("not reproduced"), None, reason="the records do not give this number")
         if not isinstance(found, Interval):
             return _of_seeds(check, found, there)
@@ -269,8 +271,10 @@ def _of_seeds(check: Check, numbers: Mapping[int, float], records: Sequence[Reco
 
 
 def decided(check: Check, found: Interval) -> Verdict:
-    """The whole interval has to lie in the band, or outside of it, and the seeds have to be enough to find that again;
-    a number without an interval stands for itself."""
+    """The whole interval has to lie in the band, or outside of it, and the seeds have to be enough to find that again.
+    A number without an interval stands for itself, unless it is the mean of what one seed drew."""
+    if found.low is None and check.over == "mean" and check.unit:
+        return Verdict("undecided", 1, check.unit)
     least, most = check.band
     low = found.mean if found.low is None else found.low
     high = found.mean if found.high is None else found.high

@@ -96,9 +96,9 @@ def widened(tried: Axes, edges: Iterable[tuple[str, bool]], start: Axes) -> dict
     for axis, upper in set(edges):
         values, ends = grid[axis], (min(start[axis]), max(start[axis]))
         if upper and sum(value > ends[1] for value in values) < WIDER:
-            values.append(next(value for value in SCALE if value > 1.01 * values[-1]))
+            values += [value for value in SCALE if value > 1.01 * values[-1]][:1]
         elif not upper and sum(value < ends[0] for value in values) < WIDER:
-            values.insert(0, next(value for value in reversed(SCALE) if value < 0.99 * values[0]))
+            values[:0] = [value for value in SCALE if value < 0.99 * values[0]][-1:]  # none below 0
     return grid
 
 
@@ -114,8 +114,8 @@ class _Arm:
     said: str
     holds: bool
     edges: tuple[tuple[str, bool], ...]
-    """Where the best recipe is the last of those tried: the axis, and whether at its upper end. Where the claim chooses
-    by itself, also those that may be better than the best."""
+    """Where the best recipe, or one that may be better, is the last of those tried: the axis, and whether at its upper
+    end."""
 
 
 def _compared(
@@ -132,24 +132,26 @@ def _compared(
     count = f"{name}of {len(scores)} recipes{certificate.compared_on}, "
     top = best = _best(scores, mine)
     chooses = len(mine) > 1
-    metric, likely = certificate.metric.removeprefix("-"), {best}
+    metric = certificate.metric.removeprefix("-")
     if chooses:
-        likely |= {
-            recipe for recipe in scores if _edges(recipe, tried) and _may_be_better(scores[recipe], scores[best])
-        }
         said = f"{_named(best, tried)} is the best by mean ({metric} {abs(fmean(scores[best].values())):.4g})"
     else:
         (recipe,) = mine
         if recipe not in scores:
-            return _Arm(arm, scores.keys(), best, False, f"{count}none is its own", False, ())
+            return _Arm(arm, scores.keys(), best, False, f"{count}none is the claim's own", False, ())
         if not _told_above(scores[best], scores[recipe]):
             best = recipe
-        likely, found = {best}, f"({metric} {abs(fmean(scores[best].values())):.4g}"
+        found = f"({metric} {abs(fmean(scores[best].values())):.4g}"
         if best == recipe:
-            said = f"{_named(best, tried)} is its own, and none is told above it {found})"
+            said = f"the claim has {_named(best, tried)}, and no other is told apart as better {found})"
         else:
             its = abs(fmean(scores[recipe].values()))
-            said = f"{_named(best, tried)} is told above its own {found}, its own {its:.4g})"
+            said = f"{_named(best, tried)} is told apart as better than the claim's own {found}, its own {its:.4g})"
+    likely = {best} | {
+        recipe
+        for recipe in (scores if chooses else {top})
+        if _edges(recipe, tried) and _may_be_better(scores[recipe], scores[best], by_mean=not chooses)
+    }
     edges = tuple(sorted({edge for one in likely for edge in _edges(one, tried)}))
     others = " or ".join(_named(one, tried) for one in sorted(likely - {best}))
     said += f", but {others} may be better" if others else ""
@@ -157,7 +159,7 @@ def _compared(
     if top != best:
         more = paired_difference(scores[top], scores[best])
         apart_by = f"better by {more.mean:.2g} [{more.low:.2g}, {more.high:.2g}]"
-        said += f"; the best by mean, {_named(top, tried)}, is not told above it ({apart_by}){_at(_edges(top, tried))}"
+        said += f"; the best by mean, {_named(top, tried)}, is not told apart ({apart_by}){_at(_edges(top, tried))}"
     holds = not edges and (chooses or best in mine)
     return _Arm(arm, scores.keys(), best, chooses, count + said, holds, edges)
 
@@ -167,11 +169,12 @@ def _best(scores: Scores, mine: Collection[tuple[Any, ...]]) -> tuple[Any, ...]:
     return max(scores, key=lambda recipe: (fmean(scores[recipe].values()), recipe in mine))
 
 
-def _may_be_better(mine: Mapping[int, float], best: Mapping[int, float]) -> bool:
-    """Whether the interval of the difference reaches NEAR of the best beyond it."""
+def _may_be_better(mine: Mapping[int, float], best: Mapping[int, float], *, by_mean: bool) -> bool:
+    """Whether the interval of the difference, or `by_mean` its middle, reaches NEAR of the best beyond it."""
     if mine == best or not all(map(math.isfinite, (*mine.values(), *best.values()))):
         return False
-    high = paired_difference(mine, best).high
+    more = paired_difference(mine, best)
+    high = more.mean if by_mean else more.high
     return high is not None and high > NEAR * abs(fmean(best.values()))
 
 

@@ -49,17 +49,12 @@ EPOCHS = 400
 
 
 def _width(P: int) -> tuple[Check, ...]:
-    """By test pairs at the end, then by the spec's criterion; the first check speaks for the claim."""
+    """By the spec's criterion; the first check speaks for the claim."""
     asked: Sequence[tuple[str, Measure, Mapping[str, Any]]] = (
-        (
-            f"share of the runs with d = {WIDE} that answer every test pair at the end",
-            partial(share_perfect, widths=(WIDE,)),
-            {"at_least": 0.95, "short": f"share of runs at d = {WIDE}, P = {P}, with all pairs right"},
-        ),
         (
             f"share of the runs with d = {WIDE} that answer every validation pair at some epoch",
             partial(share_perfect, widths=(WIDE,), at_some_epoch=True),
-            {"at_least": 0.95},
+            {"at_least": 0.95, "short": f"share of runs at d = {WIDE}, P = {P}, with all pairs right"},
         ),
         (
             "width where half of the runs answer every validation pair at some epoch",
@@ -111,15 +106,20 @@ MODULI: Mapping[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 """Remainders, the recipe of highest validation accuracy, and the grid that it was chosen from."""
 
 
-def _of_widths(P: int, claim: str, source: str) -> Claim:
-    """Its certificate asks whether the accuracy of width 10 moves: of runs that are hardly trained none is perfect, by
-    any recipe and twice as long."""
+def _of_widths(P: int, claim: str, source: str, *checks: Check) -> Claim:
+    """It is judged by the spec's criterion, unless `checks` ask for something else. Its certificate asks whether the
+    accuracy of width 10 moves: of runs that are hardly trained none is perfect, by any recipe and twice as long."""
     recipe, grid = MODULI[P]
-    checks, what = _width(P), f"test accuracy of the runs with d = {WIDE}, P = {P}"
+    what = f"test accuracy of the runs with d = {WIDE}, P = {P}"
     number = Check(what=what, metric="test_acc", rows={"P": P, "d_hidden": WIDE}, at_least=1)
     certificate = _trained(P, number, longer={"epochs": 2 * LONG, "dimensions": [WIDE]}, **grid)
     return Claim(
-        claim=claim, source=source, **ASKED, options={"P": P, **MANY, **recipe}, certificate=certificate, checks=checks
+        claim=claim,
+        source=source,
+        **ASKED,
+        options={"P": P, **MANY, **recipe},
+        certificate=certificate,
+        checks=checks or _width(P),
     )
 
 
@@ -145,6 +145,18 @@ CLAIMS = {
         )
         for P in (61, 113)
     },
+    "modular-width-test": _of_widths(
+        64,
+        "Models with `d_hidden >= 10` answer every test pair at the end of training.",
+        "not published: the spec's first key finding, asked of pairs that stop no training",
+        Check(
+            what=f"share of the runs with d = {WIDE} that answer every test pair at the end, P = 64",
+            short=f"share of runs at d = {WIDE}, P = 64, with all pairs right",
+            measure=partial(share_perfect, widths=(WIDE,)),
+            rows={"P": 64},
+            at_least=0.95,
+        ),
+    ),
     "modular-blocks": _of_weights(
         "TN similarity shows clear block structure based on bottleneck size.",
         _of_models(
