@@ -343,9 +343,10 @@ def test_while_it_trains_it_says_how_long_what_for_and_of_which_question() -> No
     """In the words of the card, not in those of the study that trains: a question, a mixer, a rate."""
     said = (MADE["card"] / "said").read_text().splitlines()
     rounds = [line.partition(":")[0] for line in said if " planned, " in line]
-    assert re.fullmatch(r"for twin: .+ in all; toy", said[0]), said
-    assert rounds[:2] == ["rates, a third of the steps", "the best rates in full"], rounds
-    assert rounds[2:4] == ["the chosen rate, fresh seeds", "the same, twice the training"], rounds
+    assert said[0] == "twin keeps every promise of mixers" and re.fullmatch(r"for twin: .+ in all; toy", said[1]), said
+    assert rounds[:2] == ["round 1 of 5, rates at a third of the steps", "round 2 of 5, the best rates in full"], rounds
+    assert rounds[2] == "round 3 of 5, the chosen rate with fresh seeds", rounds
+    assert rounds[3] == "round 4 of 5, twice the training where the goal was not reached", rounds
     assert "estimate" not in " ".join(said), "it was said once, of all"
     assert any("recall twin rate=0.01 steps=4 seed=100" in line for line in said), said
 

@@ -49,11 +49,11 @@ def test_a_weak_mixer_is_told_apart_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("mine", "said"),
     [
-        (answered("mine", 0.2, 0.22, longer=(0.8, 0.8)), "not converged, says nothing yet"),
-        (answered("mine", 0.2, 0.3, longer=(0.2, 0.98)), "not converged, says nothing yet"),
-        (answered("mine", 0.86, 0.87, longer=(0.87, 0.89)), "not converged, says nothing yet"),
+        (answered("mine", 0.2, 0.22, longer=(0.8, 0.8)), "not converged, no verdict on it alone"),
+        (answered("mine", 0.2, 0.3, longer=(0.2, 0.98)), "not converged, no verdict on it alone"),
+        (answered("mine", 0.86, 0.87, longer=(0.87, 0.89)), "not converged, no verdict on it alone"),
         (answered("mine", 0.2, 0.22, longer=(0.2, 0.2), edge=True), "is at the edge of those tried"),
-        (answered("mine", 0.2, 0.22), "not converged, says nothing yet"),
+        (answered("mine", 0.2, 0.22), "not converged, no verdict on it alone"),
         (answered("mine", 0.0, 0.0, longer=(0.0, 0.0), diverged=4), "4 runs diverged"),
     ],
     ids=[
@@ -74,7 +74,7 @@ def test_a_doubled_run_that_ended_early_certifies_nothing() -> None:
     """It had solved the lengths it was trained on, so it was not trained twice as long."""
     mine = replace(answered("mine", 0.7, 0.7, longer=(0.7, 0.7)), stopped=True)
     found = line(mine, FIELD, BOUNDS)
-    assert not found.certified and "not converged, says nothing yet: training ends" in found.verdict
+    assert not found.certified and "not converged, no verdict on it alone: training ends" in found.verdict
 
 
 def test_solved_rows_do_not_hide_how_far_seeds_lie_apart() -> None:
@@ -225,6 +225,6 @@ def test_a_mixer_that_still_learns_what_it_is_trained_on_is_not_converged() -> N
     """Its score, at sequences longer than those of training, has not moved yet."""
     mine = replace(answered("mine", 0.5, 0.5, longer=(0.51, 0.5)), learned_more=0.2)
     found = line(mine, FIELD, BOUNDS)
-    told = "not converged, says nothing yet: twice the training still improves what is trained on, by up to +0.20"
+    told = "not converged, no verdict on it alone: twice the training still improves what is trained on, by up to +0.20"
     assert not found.certified and told in found.verdict
     assert line(replace(mine, learned_more=0.05), FIELD, BOUNDS).certified

@@ -103,7 +103,7 @@ def test_the_card_of_a_window_of_16_says_that_it_does_not_recall() -> None:
     assert judged.certified and told.startswith("recalls 16 pairs with 0 of 2 seeds"), told
     assert (
         judged.differences["attention:conv=4"].standing == "below"
-        and "; at equal training worse than attention:conv=4" in told
+        and "; at equal training worse than attention:conv=4, based:conv=4, mamba2, mlstm and 7 more" in told
     ), told
 
 

@@ -248,28 +248,35 @@ def difference_of(
     mine: Mapping[Any, float], other: Mapping[Any, float], deviation: float, freedom: int, *, paired: bool = False
 ) -> tuple[Interval, float, float]:
     """Return the difference of two means with its interval, the p of a t test and the deviation it used: the pooled
-    one, or that of the two alone where it is told to be larger. `paired`, it is of the seeds that both have."""
+    one, or that of the two alone where theirs, or that of one of them, is told to be larger. `paired`, it is of the
+    seeds that both have."""
     if paired:  # two scores of a seed differ from their own means by half of this, in opposite directions
         seeds = mine.keys() & other.keys()
         mine, other = {seed: mine[seed] for seed in seeds}, {seed: other[seed] for seed in seeds}
     gap = fmean(mine.values()) - fmean(other.values())
     if paired:
-        squares, own_freedom = sum((mine[seed] - other[seed] - gap) ** 2 for seed in mine) / 2, len(mine) - 1
+        own, own_freedom = _root(sum((mine[seed] - other[seed] - gap) ** 2 for seed in mine) / 2, len(mine) - 1)
+        sides = []
     else:
-        squares = sum((x - fmean(each.values())) ** 2 for each in (mine, other) for x in each.values())
-        own_freedom = len(mine) + len(other) - 2
-    own = math.sqrt(squares / own_freedom) if own_freedom else 0.0
-    if _wider(own, own_freedom, deviation, freedom):
-        deviation, freedom = own, own_freedom
+        squares = [sum((x - fmean(each.values())) ** 2 for x in each.values()) for each in (mine, other)]
+        own, own_freedom = _root(sum(squares), len(mine) + len(other) - 2)
+        sides = [_root(its, len(each) - 1) for its, each in zip(squares, (mine, other), strict=True)]
+    if any(_wider(*each, deviation, freedom) for each in ((own, own_freedom), *sides)):
+        deviation, freedom = max(own, deviation), own_freedom
     error = deviation * math.sqrt(1 / len(mine) + 1 / len(other))
     half = _quantile(freedom) * error
     interval = Interval(gap, gap - half, gap + half, min(len(mine), len(other)))
     return interval, 2 * float(special.stdtr(freedom, -abs(gap) / error)), deviation
 
 
+def _root(squares: float, freedom: int) -> tuple[float, int]:
+    """Return the deviation, and its degrees of freedom; 0 without one."""
+    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
+
+
 def _wider(own: float, of_own: int, pooled: float, freedom: int) -> bool:
     """Return whether an F test tells a deviation above the pooled one: chance alone makes every third pair larger."""
-    return own > pooled and float(special.fdtrc(of_own, freedom, (own / pooled) ** 2)) < LEVEL
+    return of_own > 0 and own > pooled and float(special.fdtrc(of_own, freedom, (own / pooled) ** 2)) < LEVEL
 
 
 def _quantile(freedom: int) -> float:

@@ -14,7 +14,7 @@ from assay.card.cost import speeds
 from assay.card.judge import line
 from assay.card.protocol import ANCHORS
 from assay.card.question import Tier
-from assay.card.running import Runner
+from assay.card.running import ROUNDS, Runner
 from assay.core.executors.local import kept_workers
 from assay.core.run import Numerics
 from assay.train.device import activate
@@ -80,5 +80,5 @@ def _agreed(asked: Asked, runner: Runner) -> dict[str, Agreement]:
     kinds = {(name, (mixer, name) in runner.read_shipped) for name, mixers in asked.items() for mixer in mixers}
     if not any({(name, True), (name, False)} <= kinds for name in asked):
         return {}
-    here = replace(runner.plain, own=True, title="anchors, which say whether shipped records compare")
+    here = replace(runner.plain, own=True, title=f"round {len(ROUNDS)} of {len(ROUNDS)}, {ROUNDS[-1]}")
     return agreements(*shipped_answers(runner.plain), here)

@@ -161,6 +161,11 @@ class MixerBattery:
                 f"{question.name}: {len(question.rates)} rates, then the winner with {seeds} seeds, "
                 f"{question.steps} steps; {_spell(told)}; {next_to('mixer', ships, trained, 'trained')}"
             )
+        plain = [word for word in self.mine if not getattr(mixers.parse(word), "conv", 1)]
+        if plain:
+            found.append(
+                f"{', '.join(plain)}: no short convolution, which most of the field has; {plain[0]}:conv=4 has one"
+            )
         blind = [word for word in self.mine if not mixers.parse(word).tells_order()]
         if blind:
             found.append(f"{', '.join(blind)}: blind to order, so models get a table of positions, but in parity")

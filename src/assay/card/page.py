@@ -222,7 +222,10 @@ def _curves(made: Section, each: Line, few: Sequence[Answer], records: Records) 
             for step in steps:
                 if reached := [value for place, value in curve.items() if place <= step]:
                     at.setdefault(step, []).append(reached[-1])
-    told = "Validation while training, at the chosen rate. A run that has solved it stops, and keeps its score."
+    told = (
+        "Validation while training, at the chosen rate, on sequences and sizes as in training: the score may ask for "
+        "longer or larger ones alone. A run that has solved it stops, and keeps its score."
+    )
     _drawn(made, "while_training", each, found, few, caption=told, x_title="training step")
 
 
@@ -236,8 +239,9 @@ def _lengths(made: Section, each: Line, few: Sequence[Answer], records: Records)
                 at.setdefault(int(length), []).append(value)
     versions = tasks.parse(each.answer.question.task).longer().values()
     pairs = {pairs for task in versions if (pairs := getattr(task, "num_kv_pairs", 0))}
-    asked = f", asked for {max(pairs)} pairs" if pairs else ""  # fewer than are trained, which most mixers hold
-    told = f"Beyond the trained length, without more training{asked}; mixers with a table of positions are not asked."
+    # fewer than are trained, which most mixers hold
+    asked = f", asked for {max(pairs)} pairs, which training showed in shorter sequences" if pairs else ""
+    told = f"From the trained length on, without more training{asked}; mixers with a table of positions are not asked."
     _drawn(made, "by_length", each, found, few, caption=told, x_title="tokens in the sequence", log_x=True)
 
 
@@ -315,7 +319,10 @@ def _field(card: Card) -> Section:
         }
         rows.append(row)
     keys = dict.fromkeys(key for row in rows for key in row)
-    told = f"Parameters and state of the first question that a mixer was asked. {card.footnote}".strip()
+    told = (
+        "Parameters of the whole model, and its bytes of state, in the first question that a mixer was asked. "
+        f"{card.footnote}"
+    ).strip()
     formats = dict.fromkeys((each.answer.question.name for each in card.lines), ".2f")
     made.table("field", [{key: row.get(key) for key in keys} for row in rows], formats=formats, note=told)
     return made

@@ -20,6 +20,15 @@ from assay.core.study import Study
 from assay.mixers import mixers
 from assay.studies import studies
 
+ROUNDS = (
+    "rates at a third of the steps",
+    "the best rates in full",
+    "the chosen rate with fresh seeds",
+    "twice the training where the goal was not reached",
+    "the anchors, which say whether shipped records compare",
+)
+"""What is trained in each round of a card, some of which many cards do not need."""
+
 
 def placed(tier: Tier, given: Mapping[str, Any]) -> Execution:
     """Return how a tier is run: with its own device and backend, unless another device is given, and with as many
@@ -201,15 +210,13 @@ class Runner:
 
 
 def _rounds(tier: Tier, trials: Iterable[Trial]) -> str:
-    """Say what trials are for: `rates, a third of the steps`."""
-    found: dict[str, None] = {}
-    for trial in trials:
-        full = tier.question(trial.question).steps if trial.mixer else 0
-        if trial.seed == protocol.SCREENING_SEED:
-            found["the best rates in full" if trial.steps == full else "rates, a third of the steps"] = None
-        elif trial.mixer:
-            found["the chosen rate, fresh seeds" if trial.steps == full else "the same, twice the training"] = None
-    return "; ".join(found) or "references"
+    """Say what trials are for: `round 1 of 5, rates at a third of the steps`."""
+    found = set()
+    for trial in (trial for trial in trials if trial.mixer):
+        full = trial.steps == tier.question(trial.question).steps
+        found.add((1 if full else 0) if trial.seed == protocol.SCREENING_SEED else (2 if full else 3))
+    told = " and ".join(ROUNDS[place] for place in sorted(found))
+    return f"round {1 + min(found)} of {len(ROUNDS)}, {told}" if found else "references"
 
 
 def _retold(run: Run, trial: Trial) -> Run:

@@ -67,7 +67,8 @@ def _seeds(mine: Answer) -> tuple[bool, str]:
     seeds, reached = len(mine.scores), mine.reached_by
     if mine.question.goal is None:
         return seeds > 1, str(seeds)
-    return reached in (0, seeds) and seeds > 1, f"{reached} of {seeds} reach the goal"
+    agree = reached in (0, seeds) and seeds > 1
+    return agree, f"{'all agree, ' if agree else ''}{reached} of {seeds} reach the goal"
 
 
 def verdict_of(mine: Answer) -> str:
@@ -76,24 +77,26 @@ def verdict_of(mine: Answer) -> str:
     question = mine.question
     recipe, doubled, _ = parts_of(mine)
     if mine.failed:
-        return f"{question.name}: {recipe.said}; `assay show` has the whole error"
+        return f"{question.name}: {recipe.said}; `assay show` of the card's folder has the whole error"
     told = f"{question.does} with {mine.reached_by} of {len(mine.scores)} seeds ({question.setting})"
     lacking = next((part.said for part in (recipe, doubled) if not part.holds and part.asked), "")
     if mine.reached_by:
         return f"{told}; not converged: {lacking}" if lacking else told
     if lacking:
-        return f"{question.name}: not converged, says nothing yet: {lacking}"
+        return f"{question.name}: not converged, no verdict on it alone: {lacking}"
     if question.goal is None:
         return f"{mine.mean:.2f} {question.does} ({question.setting})"
     return f"{told}, nor with twice the training"
 
 
 def beside_a_guess(mine: Answer, interval: Interval, bounds: Bounds) -> str:
-    """Say so where a mixer scores no more than a guess, or is not told from one, or a count of n-grams does better."""
+    """Say so where a mixer scores less than a guess, or no more, or is not told from one, or n-grams do better."""
     loss = mine.question.loss
     ends = [loss(end) for end in (interval.low, interval.high) if end is not None]
     if mine.failed or mine.diverged:
         return ""
+    if min(ends, default=-math.inf) > loss(bounds.floor):
+        return "worse than a guess"
     if loss(mine.mean) >= loss(bounds.floor):
         return "no better than a guess"
     if bounds.ngram is not None and loss(mine.mean) > loss(bounds.ngram):

@@ -104,7 +104,7 @@ def _page(one: "AnyCard", battery: "Battery", folder: str) -> Path:
     from assay.card.badge import badge
 
     stem = re.sub(r"[^\w.=-]+", "_", one.stem)
-    path = battery.out / "card" / f"{stem}.html"
+    path = battery.out / f"{stem}.html"
     with disk_errors(path):
         write_file(path, battery.page(one, _file_of(one.name, folder)).encode())
         write_file(path.with_suffix(".svg"), badge(one.name, one.ranks).encode())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from assay.command import flags
 from assay.command.flags import Parser
 from assay.command.plugin_files import plugins_of
+from assay.command.progress import say
 from assay.command.reproduce import computed
 from assay.core.convert import nearest
 from assay.core.errors import UserError
@@ -50,6 +51,8 @@ def request_of(args: argparse.Namespace) -> "Request":
     from assay.card.request import Request
 
     placing = {key: getattr(args, key) for key in PLACING if getattr(args, key) is not None}
+    # A store of its own: rates that were tried for a card are no results of the study that trains them.
+    placing["out"] = str(Path(args.out) / "card")
     vs = [word for words in args.vs or () for word in words.split(",") if word]
     more = {key: getattr(args, key) for key in ("stored", "budget", "seeds", "text") if hasattr(args, key)}
     return Request(computed, vs=vs, own=args.own_baselines, tier=args.tier, placing=placing, **more)
@@ -126,3 +129,4 @@ def check_promises(words: Sequence[str], folder: str = MIXERS) -> None:
                     f"{word} breaks a promise of {of}, {verdict.name}, and a card would say nothing: "
                     f"{verdict.promise} Seen: {verdict.seen}. `assay check` tries them all."
                 )
+        say(f"{word} keeps every promise of {of}")
