@@ -61,6 +61,7 @@ docs: $(VENV)/.assay
 	$(BIN)/python docs/zoology_icl.py
 	$(BIN)/python docs/reflections_icl.py
 	$(BIN)/python docs/dictionary_sae.py
+	$(BIN)/python docs/concepts_sae.py
 	$(BIN)/python docs/stream_sae.py
 	$(BIN)/python docs/widths_modular.py
 	$(BIN)/python docs/coming_from.py

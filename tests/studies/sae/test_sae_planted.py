@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -121,7 +122,8 @@ def test_a_trained_code_tells_concepts_from_few_units_and_random_features_do_not
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "said"), [("dictionary", 610, "twice as long"), ("stream", 33, "twice the steps")]
+    ("name", "count", "said"),
+    [("dictionary", 610, "twice as long"), ("stream", 33, "twice the steps"), ("concepts", 345, "With 120 epochs")],
 )
 def test_the_page_shows_what_the_shipped_records_say(
     name: str, count: int, said: str, script: Callable[[str], ModuleType]
@@ -131,6 +133,22 @@ def test_the_page_shows_what_the_shipped_records_say(
     assert page_of.placed(page) == page, f"run python docs/{name}_sae.py"
     shown = page.partition(f"<!-- {name}: begin -->")[2].partition(f"<!-- {name}: end -->")[0]
     assert len(shipped.records(f"sae.{name}")) == count and said in shown
+
+
+def test_what_the_page_says_of_planted_concepts_holds_and_twice_the_training_leaves_it(
+    script: Callable[[str], ModuleType],
+) -> None:
+    page_of = script("docs/concepts_sae.py")
+    once, twice = (page_of.at_true_l0(page_of.trained_for(epochs)) for epochs in (60, 120))
+    assert {name: round(once[name].interval("absorption").mean, 2) for name in twice} == {
+        "matryoshka": 0.01, "topk": 0.68, "relu_l1:l1=1.0": 0.59,
+    }  # fmt: skip
+    assert not any(row.at_the_edge for row in once.values())
+    for name, metric in product(twice, ("absorption", "concept_f1")):
+        before, after = (rows[name].interval(metric) for rows in (once, twice))
+        assert before.low <= after.mean <= before.high, (name, metric)
+    best, *others = sorted((row.interval("probe_1_units") for row in once.values()), key=lambda one: -one.mean)
+    assert best.low > max(other.high for other in others), "one unit of matryoshka tells more than one of the others"
 
 
 def test_the_page_says_how_often_the_stream_was_read_and_that_test_and_validation_order_coders_apart(
