@@ -322,3 +322,19 @@ def test_a_claim_that_lacks_its_certificate_says_nothing_whatever_came_out(word:
     assert str(certified(Verdict(word), claim, ())) == "not converged: says nothing about what can be learnt"
     assert certified(Verdict("no record"), claim, ()) == Verdict("no record")
     assert certified(Verdict(word), replace(claim, uncertified=""), ()) == Verdict(word)
+
+
+def test_a_certificate_is_of_one_kind_of_device() -> None:
+    """The claim's own runs are there from another device as well, its other recipes and doubled runs are not."""
+    claim = known_claims()["parity-attention"]
+    records = shipped.records("icl")
+    own = {identity(run) for run in planned(claim)}
+    elsewhere = [
+        replace(record, run=replace(record.run, numerics=replace(record.run.numerics, device="cpu")))
+        for record in records
+        if identity(record.run) in own
+    ]
+    named = [(identity(record.run), record) for record in (*records, *elsewhere)]
+    found = judged("parity-attention", claim, Sources(Path("none"), read={"icl": named}))
+    assert {record.run.numerics.device for record in found.records} == {"cpu"}
+    assert found.verdict.word == "not converged" and "are not stored" in found.parts[0].said, found.parts
