@@ -110,7 +110,7 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     out = trained
     assert "card of twin" in out and "trained on this machine" in out and "bytes of state" in out
     assert "†" not in out, "nothing of it ships"
-    page = (tmp_path / "results/card/twin.html").read_text()
+    page = (tmp_path / "results/card/twin.vs.html").read_text()
     drawn = set(re.findall(r'data-name="(\w+)"', page))
     of_recall = {"recall", "recall_by_state", "recall_while_training", "recall_by_length", "recall_by_rate"}
     assert drawn == {"profile", "speed_trained", "speed_decoded", "speed_by_length", "kept_by_length"} | of_recall
@@ -118,13 +118,13 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     first, _, rest = page.partition("A diamond is twin")
     assert "not told apart from gru" in rest and "not told apart from gru" not in first, "one screen says it in short"
     assert rest.count("Certificate: recipe: ") == 1
-    svg = ElementTree.fromstring((tmp_path / "results/card/twin.svg").read_text())
+    svg = ElementTree.fromstring((tmp_path / "results/card/twin.vs.svg").read_text())
     told = "".join(svg.itertext())
     assert "twin: recall 1-2 of 2" in told, told
     again, shown, told = cli(*BESIDE_ITS_MODEL, "--json")
     assert again == 0 and "to run" not in told
     card = json.loads(shown)[0]
-    assert json.loads((tmp_path / "results/card/twin.json").read_text())[0]["questions"] == card["questions"]
+    assert json.loads((tmp_path / "results/card/twin.vs.json").read_text())[0]["questions"] == card["questions"]
     found = card["questions"]["recall"]
     assert found["differences"]["gru"]["standing"] == "level" and found["differences"]["gru"]["interval"]["mean"] == 0
     assert [part.partition(":")[0] for part in found["certificate"]] == ["recipe", "doubled training", "seeds"]
@@ -301,7 +301,7 @@ def test_a_dry_run_computes_nothing(tmp_path: Path, cli: Cli) -> None:
 @pytest.mark.usefixtures("trained")
 def test_more_seeds_are_of_this_mixer_alone_and_reuse_the_first_ones(cli: Cli) -> None:
     words = (*BESIDE_ITS_MODEL, "--json")
-    before = Path("results/card/twin.json").read_text()
+    before = Path("results/card/twin.vs.json").read_text()
     code, after, err = cli(*words, "--seeds", "4")
     assert code == 0, err
     first, second = (json.loads(text)[0] for text in (before, after))
@@ -332,7 +332,7 @@ def test_what_was_left_out_stands_on_the_page_too(tmp_path: Path, cli: Cli, monk
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(*TOY.questions, second))})
     code, out, err = cli("card", "gru", "--vs", "gru", "--executor", "serial", "--budget", "1h")
     assert code == 0 and "left out, to stay within the budget: copy" in out, err
-    page = (tmp_path / "results/card/gru.html").read_text()
+    page = (tmp_path / "results/card/gru.vs.html").read_text()
     assert "Left out, to stay within the budget: copy." in page
     assert all(f"{column}: " in page for column in ("floor", "rank", "best of the field", "rates that work", "tasks"))
     assert "asked for 2 pairs" in page
@@ -343,7 +343,9 @@ def test_while_it_trains_it_says_how_long_what_for_and_of_which_question() -> No
     """In the words of the card, not in those of the study that trains: a question, a mixer, a rate."""
     said = (MADE["card"] / "said").read_text().splitlines()
     rounds = [line.partition(":")[0] for line in said if " planned, " in line]
-    assert said[0] == "twin keeps every promise of mixers" and re.fullmatch(r"for twin: .+ in all; toy", said[1]), said
+    assert said[0] == "twin keeps every promise of mixers" and re.fullmatch(
+        r"for twin: .+ in all, if .+; toy", said[1]
+    ), said
     assert rounds[:2] == ["round 1 of 5, rates at a third of the steps", "round 2 of 5, the best rates in full"], rounds
     assert rounds[2] == "round 3 of 5, the chosen rate with fresh seeds", rounds
     assert rounds[3] == "round 4 of 5, twice the training where the goal was not reached", rounds
@@ -360,3 +362,23 @@ def test_a_name_whose_file_lies_there_is_asked_for_by_its_file(cli: Cli, tmp_pat
 def test_a_flag_is_not_guessed_from_its_beginning(cli: Cli) -> None:
     code, _, err = cli("card", "gru", "--seed", "3", "--dry-run")
     assert code == 2 and "no flag '--seed'. Did you mean '--seeds'?" in err
+
+
+def test_some_questions_alone_are_asked_and_named_in_the_file(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card of one question takes no whole one's place."""
+    again = replace(TOY.questions[0], name="again", steps=9)
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(*TOY.questions, again))})
+    words = ("card", "gru", "--vs", "base_conv", "--executor", "serial", "--json")
+    code, out, err = cli(*words, "--questions", "again")
+    assert code == 0 and json.loads(out)[0]["questions"].keys() == {"again"}, err
+    assert sorted(file.name for file in Path("results/card").glob("*.html")) == ["gru.vs.again.html"]
+    code, _, err = cli(*words, "--questions", "agian")
+    assert code == 2 and "has no question 'agian'. Did you mean 'again'? It has recall, again." in err
+    code, _, err = cli("card", "h2o", "--questions", "recall", "--dry-run")
+    assert code == 2 and "--questions is for mixers" in err
+
+
+def test_options_go_with_the_name_of_a_mixer_not_of_its_file(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "twin.py").write_text(TWIN)
+    code, _, err = cli("card", "twin.py:conv=4", "--dry-run")
+    assert code == 2 and "options go with the name of a mixer: `assay card twin.py NAME:conv=4`." in err

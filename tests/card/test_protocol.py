@@ -193,7 +193,7 @@ def test_records_of_a_gpu_are_read_where_there_is_none(
     assert "standard, 5 seeds" in out and "language" in out and "speed" not in out and "nothing is timed" in err
     assert "nothing is timed" in out, "the result says what it lacks, too"
     assert out.splitlines()[-1] == "not beside it, since their records are not here: mesa"
-    assert (tmp_path / "card" / "base_conv.standard.html").is_file(), "another card than that of smoke"
+    assert (tmp_path / "card" / "base_conv.standard.vs.html").is_file(), "another card than that of smoke"
     code, _, err = cli(*words)
     assert code == 2 and "--stored reads the records that ship" in err and "--device cpu" in err
     assert len(err.splitlines()) == 1, err

@@ -37,6 +37,8 @@ def battery_of(request: Request, mine: Sequence[str]) -> "MethodBattery":
         )
     if request.seeds is not None:
         raise UserError("--seeds is for mixers: nothing is drawn where an attention method is asked. Leave it out.")
+    if request.questions is not None:
+        raise UserError("--questions is for mixers: an attention method has one line per budget. Leave it out.")
     if request.text is not None:
         raise UserError("--text is for mixers: attention methods have a text of their own. Leave it out.")
     if DENSE in mine:

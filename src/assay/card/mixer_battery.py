@@ -19,6 +19,7 @@ from assay.card.question import Tier
 from assay.card.request import Request, next_to
 from assay.card.running import Runner, placed, reader
 from assay.core import shipped
+from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.estimate import duration
 from assay.core.run import Record
@@ -34,6 +35,8 @@ def runner_of(request: Request, mine: Sequence[str]) -> Runner:
     tier = _with_seeds(protocol.TIERS[request.tier or protocol.DEFAULT], request.seeds, mine)
     if request.text is not None:
         tier = with_text(tier, request.text)
+    if request.questions is not None:
+        tier = _asking(tier, request.questions)
     if request.stored and request.own:
         raise UserError("--stored computes nothing, and --own-baselines computes the field: leave one of them out.")
     here = tier.device == "cpu" or numerics_for("auto").device == tier.device
@@ -60,6 +63,16 @@ def _with_seeds(tier: Tier, seeds: int | None, mine: Sequence[str]) -> Tier:
             f"--seeds {seeds}: the field has {least}, and rates are chosen with seed {most}; give {least} to {most}."
         )
     return replace(tier, more_seeds=dict.fromkeys(mine, seeds))
+
+
+def _asking(tier: Tier, names: Sequence[str]) -> Tier:
+    """Return the tier with some of its questions alone, in its own order."""
+    known = [question.name for question in tier.questions]
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(
+            f"--tier {tier.name} has no question '{unknown[0]}'.{nearest(unknown[0], known)} It has {', '.join(known)}."
+        )
+    return replace(tier, questions=tuple(question for question in tier.questions if question.name in names))
 
 
 def field_of(request: Request, mine: Sequence[str], runner: Runner) -> dict[str, list[str]]:
@@ -179,7 +192,8 @@ class MixerBattery:
 
     def _in_all(self, took: Mapping[str, Expected]) -> str:
         whole = Expected(*(sum(getattr(each, end) for each in took.values()) for end in ("least", "most")))
-        return f"for {', '.join(self.mine)}: {_spell(whole)} in all; {self.runner.tier.says}"
+        told = f"for {', '.join(self.mine)}: {_spell(whole)} in all, if the machine stays as busy as it is"
+        return f"{told}; {self.runner.tier.says}"
 
     def _expected(self) -> dict[str, Expected]:
         """Return the seconds that each question will take here, from a few training steps, over the workers there are:

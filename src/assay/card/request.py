@@ -23,6 +23,8 @@ class Request:
     budget: float | None = None
     """Seconds."""
     tier: str | None = None
+    questions: Sequence[str] | None = None
+    """Those of the tier that are asked; None: all."""
     seeds: int | None = None
     """With how many seeds the plug-ins asked for are scored; None: as many as the field."""
     text: str | None = None

@@ -2,6 +2,7 @@
 
 $ assay card my_mixer.py                      the mixers of a file, next to every mixer whose records ship
 $ assay card delta_net:beta_max=2 --vs delta_net mamba2 gru
+$ assay card my_mixer.py --questions recall   one question, for a quick look
 $ assay card my_mixer.py --text FOLDER        its language model reads your text; the field of that is trained here
 $ assay card my_method.py                     the attention methods of a file: what a language model loses with them
 $ assay card diff before.json after.json      exit code 1 where a question is answered worse
@@ -46,6 +47,7 @@ def card(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the card as JSON")
     parser.add_argument("--budget", type=seconds, metavar="TIME", help="leave out what does not fit: 10m, 90s, 1h")
     parser.add_argument("--stored", action="store_true", help="ask only questions whose records are stored or ship")
+    parser.add_argument("--questions", nargs="+", metavar="NAME", help="ask only these, such as recall and parity")
     parser.add_argument("--seeds", type=int, metavar="N", help=SEEDS)
     parser.add_argument("--text", metavar="FOLDER", help="ask `language` of these texts, and train its field here")
     parser.add_argument("--ship", type=Path, metavar="FOLDER", help="write the records there, as those that ship")
@@ -67,8 +69,9 @@ def card(words: list[str]) -> int:
     cards = battery.made()
     if args.ship:
         _ship(args.ship, battery)
+    part = [*(["vs"] if request.vs else []), *(request.questions or ())]
     for each in cards:
-        say(f"page: {_page(each, battery, folder)}")
+        say(f"page: {_page(each, battery, folder, part)}")
     if args.json:
         print(_json(cards, battery))
     else:
@@ -99,11 +102,12 @@ def _ship(folder: Path, battery: "Battery") -> None:
     shipped.add(battery.ships_as(), folder, battery.records())
 
 
-def _page(one: "AnyCard", battery: "Battery", folder: str) -> Path:
-    """Write the card's page, its badge, and the card as JSON, beside the store."""
+def _page(one: "AnyCard", battery: "Battery", folder: str, part: Sequence[str]) -> Path:
+    """Write the card's page, its badge, and the card as JSON, beside the store. `part` names what is not whole, the
+    field or the questions: such a card takes no whole one's place."""
     from assay.card.badge import badge
 
-    stem = re.sub(r"[^\w.=-]+", "_", one.stem)
+    stem = re.sub(r"[^\w.=-]+", "_", ".".join([one.stem, *part]))
     path = battery.out / f"{stem}.html"
     with disk_errors(path):
         write_file(path, battery.page(one, _file_of(one.name, folder)).encode())

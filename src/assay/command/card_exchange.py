@@ -32,7 +32,8 @@ def diff(words: list[str]) -> int:
     found = changes(before, after)
     names = [str(card.get("mixer") or card.get("method")) for card in (before, after)]
     if names[0] == names[1]:  # two versions of one: their files tell them apart
-        names = [str(args.before), str(args.after)]
+        files = (args.before, args.after)
+        names = [file.stem if args.before.stem != args.after.stem else str(file) for file in files]
     for each in found:
         print(
             _change(each, names, [fmean(card["questions"][each.other]["scores"].values()) for card in (before, after)])

@@ -39,7 +39,7 @@ def parser_of(verb: str, description: str) -> argparse.ArgumentParser:
         "--own-baselines", action="store_true", help="compute the field here, whatever ships with assay"
     )
     parser.add_argument("--out", default="results", help=flags.OUT)
-    parser.add_argument("--device", help=f"{flags.DEVICE}; default: the tier's own")
+    parser.add_argument("--device", help="auto, cpu, cuda or cuda:N; default: that of the tier")
     parser.add_argument("--executor", default="local", help=flags.EXECUTOR)
     parser.add_argument("--workers", type=int, default=0, help=flags.WORKERS)
     parser.add_argument("--ray-address", help=flags.RAY_ADDRESS)
@@ -54,7 +54,7 @@ def request_of(args: argparse.Namespace) -> "Request":
     # A store of its own: rates that were tried for a card are no results of the study that trains them.
     placing["out"] = str(Path(args.out) / "card")
     vs = [word for words in args.vs or () for word in words.split(",") if word]
-    more = {key: getattr(args, key) for key in ("stored", "budget", "seeds", "text") if hasattr(args, key)}
+    more = {key: getattr(args, key) for key in ("stored", "budget", "seeds", "text", "questions") if hasattr(args, key)}
     return Request(computed, vs=vs, own=args.own_baselines, tier=args.tier, placing=placing, **more)
 
 
@@ -102,6 +102,9 @@ def _kind_of(word: str) -> str:
         for e in registries()[kind].entries()
         for spelled in (e.name, *e.aliases)
     }
+    if name.endswith(".py") and is_there(name):
+        options = word.partition(":")[2]
+        raise UserError(f"options go with the name of a mixer: `assay card {name} NAME:{options}`.")
     if name not in spellings and (file := Path(f"{name}.py")).is_file():
         raise UserError(f"no mixer or attention method named '{name}'. Did you mean the file '{file}'?")
     if name not in spellings:

@@ -43,7 +43,7 @@ def does_not_read_the_future(mixer: Mixer) -> None:
         assert not wrong.any(), _ahead(cuts[wrong], length, "moved when the tokens from {t} on changed")
         reach = training_reach(module, x, itemgetter(before), least=mixer.rounding)
         wrong = (reach & ~before).any(1)
-        assert not wrong.any(), "in training, " + _ahead(cuts[wrong], length, "depend on the tokens from {t} on")
+        assert not wrong.any(), "in training, " + _ahead(cuts[wrong], length, "depends on the tokens from {t} on")
 
 
 def reads_the_past(mixer: Mixer) -> None:
@@ -134,7 +134,8 @@ def _rounding(y: Tensor) -> float:
 
 def _ahead(cuts: Tensor, length: int, how: str) -> str:
     first = int(cuts[0])
-    return f"outputs before {first} of {length} tokens {how.format(t=first)}"
+    before = "output 0" if first == 1 else f"an output of 0 to {first - 1}"
+    return f"{before} of {length} {how.format(t=first)}"
 
 
 def _module(mixer: Mixer, max_len: int = SHORT) -> MixerModule:
