@@ -265,7 +265,7 @@ def findings() -> str:
 def answers() -> str:
     """Every claim about the answers of probes, of the model that does them."""
     claims = [claim for preset in PROTOCOLS for claim in probe_claims(preset, MODEL)]
-    note = "Numbers: the share of tokens that the first gets right less that of the second; p is after Holm over all {}."
+    note = "Numbers: the share of tokens that the first gets right less that of the second; p after Holm over all {}."
     return _findings(claims, [record for record in every() if PROBE in record.run.options["dataset"]], note)
 
 
