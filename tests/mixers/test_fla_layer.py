@@ -30,7 +30,7 @@ class Cache(list):
 
 
 class RunningSum(nn.Module):
-    """y_t = W (x_1 + ... + x_t), head by head, with the interface of a layer of fla."""
+    """y_t = W s_t, s_t = s_{t-1} / 2 + x_t, with the interface of a layer of fla."""
 
     def __init__(self, hidden_size: int = 2048, num_heads: int = 16, head_dim: int = 128, layer_idx: int | None = None):
         super().__init__()
@@ -38,8 +38,12 @@ class RunningSum(nn.Module):
         self.linear, self.layer_idx = nn.Linear(hidden_size, hidden_size), layer_idx
 
     def forward(self, hidden_states: Tensor, past_key_values: Any = None, use_cache: bool = False, **_: Any) -> Any:
-        before = past_key_values[0]["recurrent_state"][0] if past_key_values else 0
-        sums = hidden_states.cumsum(1) + before
+        last = past_key_values[0]["recurrent_state"][0] if past_key_values else torch.zeros_like(hidden_states[:, :1])
+        every = []
+        for x in hidden_states.split(1, dim=1):
+            last = last / 2 + x
+            every.append(last)
+        sums = torch.cat(every, dim=1)
         if use_cache:
             past_key_values.update(layer_idx=self.layer_idx, recurrent_state=(sums[:, -1:],), conv_state=None)
         return self.linear(sums), None, past_key_values
