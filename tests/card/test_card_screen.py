@@ -8,6 +8,7 @@ from itertools import combinations
 import pytest
 from card_toys import TRIED
 
+from assay.card.anchors import Agreement
 from assay.card.battery import Answer, Bounds
 from assay.card.card import Card
 from assay.card.charts import LETTER, LINE, _Plane
@@ -171,3 +172,12 @@ def test_a_score_at_its_floor_is_called_a_guess(scores: tuple[float, ...], said:
 def test_cards_of_two_tiers_have_files_of_their_own() -> None:
     shown = card(answered("mine", 0.9, 0.92), answered("other", 0.5, 0.52))
     assert shown.stem == "mine" and replace(shown, tier=replace(TIER, name="standard")).stem == "mine.standard"
+
+
+def test_differences_that_may_be_the_machines_are_said_unless_anchors_come_out_bit_for_bit() -> None:
+    shown = card(answered("mine", 0.9, 0.92), answered("other", 0.5, 0.52), ships=["other"])
+    near, exact = (Agreement("recall", {"other": 0.01}, p=p) for p in (0.01, 0.0))
+    told = replace(shown, agreements=(near,)).comparable()[0]
+    assert "agree: recall (other +0.01). A difference to a shipped row below" in told
+    assert told.endswith("below what that was tested at (0.2 in recall) may be the machine's.")
+    assert "the machine's" not in replace(shown, agreements=(exact,)).comparable()[0]

@@ -15,6 +15,7 @@ from assay.card.protocol import ANCHORS, DEFAULT, LANGUAGE, VERSION
 from assay.card.question import Tier
 from assay.card.request import plural
 from assay.card.wording import NAMED, headline, in_words, matching_of, named
+from assay.core.grouping import grouped
 from assay.metrics.intervals import Interval
 from assay.report.section import Table
 from assay.report.text import render
@@ -173,8 +174,15 @@ class Card:
         told = f"field: records of {plural(len(mixers), 'mixer')} ship with assay. "
         if apart:
             told += f"Not ranked where the anchors, trained again here, are not shown to agree: {'; '.join(apart)}. "
-        if kept := [str(each) for each in self.agreements if each.holds]:
-            told += f"The anchors, trained again here, agree: {'; '.join(kept)}."
+        kept = [each for each in self.agreements if each.holds]
+        if kept:
+            told += f"The anchors, trained again here, agree: {'; '.join(map(str, kept))}. "
+        # p is 0 where every run came out bit for bit: then nothing of a difference is the machine's.
+        margins = grouped([each for each in kept if each.p], lambda each: self.tier.question(each.question).margin)
+        if margins:
+            names = {margin: ", ".join(each.question for each in own) for margin, own in margins.items()}
+            least = "; ".join(f"{margin:g} in {own}" for margin, own in names.items())
+            told += f"A difference to a shipped row below what that was tested at ({least}) may be the machine's."
         return [told.strip()]
 
     def costs(self) -> list[str]:
