@@ -46,10 +46,7 @@ from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, Tokens
 from assay.train.device import activate
 
-NOTE = (
-    "mse: over the variance of the targets; nothing is trained; "
-    "rows in parentheses are the task's own oracle and plain predictors."
-)
+NOTE = "Nothing is trained; rows in parentheses are the task's own oracle and plain predictors."
 NUMBERS = 2**25
 """Most output numbers per call of the function: answers at every position are half a million per long sequence."""
 _IMPORTED: dict[str, str] = {}

@@ -17,12 +17,7 @@ from assay.tasks import tasks
 SOLVED = 0.98
 BYTES = 4
 """Bytes of a float32 scalar: states are counted in it whatever they are computed in."""
-NOTE = (
-    "Scores are on held-out sequences that validation never saw. mse: over the variance of the targets; solved: seeds "
-    f"at {SOLVED:.0%} or more; state: what is carried per sequence at the task's length, in float32 bytes; FLOPs: of "
-    "the forward pass, the head where answers are read; steps: of the seeds that arrived; rows in parentheses need no "
-    "training."
-)
+NOTE = "Scores are on held-out sequences that validation never saw. Rows in parentheses need no training."
 RATES = (
     " lr: chosen for each seed on the validation of the others (2/3: for so many of the seeds); edge: a rate beyond "
     "those tried may be better."
@@ -31,7 +26,7 @@ NAMES = {"task": "task", "seq_mixer": "model.seq_mixer", "state_mixer": "model.s
 SCORES = (
     Column("accuracy", "accuracy", ".4f", share=True, lead=True),
     Column("exact match", "exact_match", ".4f", share=True),
-    Column("mse", "mse", ".4f", lead=True),
+    Column("mse", "mse", ".4f", lead=True, note="mse: over the variance of the targets."),
     Column("bits per byte", "bits_per_byte", ".4f", lead=True),
     Column(
         "recalled bytes",
@@ -49,17 +44,32 @@ COLUMNS = (
     *SCORES,
     Column("unseen keys", "unseen_accuracy", share=True),
     Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
-    Column("solved", lambda row: f"{solved(row)}/{row.n}" if can_be_solved(row) else None, lead=True),
+    Column(
+        "solved",
+        lambda row: f"{solved(row)}/{row.n}" if can_be_solved(row) else None,
+        lead=True,
+        note=f"solved: seeds at {SOLVED:.0%} or more.",
+    ),
     Column(
         "share solved",
         lambda row: wilson(solved(row), row.n) if can_be_solved(row) and row.n > 1 else None,
         note="share solved: with its Wilson interval.",
     ),
     Column("steps to 90 %", "steps_to_90"),
-    Column("steps to 98 %", "steps_to_98", lead=True),
+    Column("steps to 98 %", "steps_to_98", lead=True, note="steps: of the seeds that arrived."),
     Column("k-params", lambda row: row.first["params"] / 1000 if row.first else None),
-    Column("state bytes", lambda row: BYTES * row.first["state_scalars"] if row.first else None, lead=True),
-    Column("FLOPs/token", lambda row: row.first.get("flops_per_token"), ".3g"),
+    Column(
+        "state bytes",
+        lambda row: BYTES * row.first["state_scalars"] if row.first else None,
+        lead=True,
+        note="state: what is carried per sequence at the task's length, in float32.",
+    ),
+    Column(
+        "FLOPs/token",
+        lambda row: row.first.get("flops_per_token"),
+        ".3g",
+        note="FLOPs: of the forward pass, the head where answers are read.",
+    ),
     Column("tokens/s", lambda row: _speed(row), ".0f"),
 )
 
