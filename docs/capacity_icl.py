@@ -1,7 +1,7 @@
 """Write the capacity table of docs/icl.md, from the records that ship with assay.
 
     python docs/capacity_icl.py                  # the table
-    python docs/capacity_icl.py --ship FOLDER    # first pack the records of preset `capacity` in a results folder
+    python docs/capacity_icl.py --ship FOLDER    # first add the records of preset `capacity` in a results folder
 
 The records lie in src/assay/shipped/icl.capacity.jsonl.gz. Of a learning curve they keep the last validation, which the
 rate of a row is chosen by.
@@ -34,7 +34,7 @@ def thin(record: Record) -> Record:
 
 def ship(folder: Path) -> None:
     of_models = [record for record in Store(folder).records("icl") if record.run.options["model"] is not None]
-    shipped.write(shipped.FOLDER / f"{NAME}.jsonl.gz", map(thin, of_models))
+    shipped.add(NAME, shipped.FOLDER, map(thin, of_models))
 
 
 def tables(rows: list[Row]) -> list[Table]:

@@ -1,7 +1,7 @@
 """Write the tables of planted concepts in docs/sae.md, from the records that ship with assay.
 
     python docs/concepts_sae.py                  # the tables
-    python docs/concepts_sae.py --ship FOLDER    # first pack the records of preset `concepts` in a results folder
+    python docs/concepts_sae.py --ship FOLDER    # first add the records of preset `concepts` in a results folder
 
 The records lie in src/assay/shipped/sae.concepts.jsonl.gz, without the history of each epoch.
 """
@@ -36,7 +36,7 @@ DOUBLED = ("absorbed", "parent F1", "SCR 2")
 
 def ship(folder: Path) -> None:
     found = [record for record in Store(folder).records("sae") if record.run.options["data"]["name"] == "concepts"]
-    shipped.write(shipped.FOLDER / f"{NAME}.jsonl.gz", map(thin, (one for one in found if one.status == "done")))
+    shipped.add(NAME, shipped.FOLDER, map(thin, (one for one in found if one.status == "done")))
 
 
 def trained_for(epochs: int) -> list[Record]:

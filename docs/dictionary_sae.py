@@ -1,7 +1,7 @@
 """Write the table of planted atoms in docs/sae.md, from the records that ship with assay.
 
     python docs/dictionary_sae.py                  # the table
-    python docs/dictionary_sae.py --ship FOLDER    # first pack the records of preset `dictionary` in a results folder
+    python docs/dictionary_sae.py --ship FOLDER    # first add the records of preset `dictionary` in a results folder
 
 The records lie in src/assay/shipped/sae.dictionary.jsonl.gz, without the history of each epoch.
 """
@@ -33,7 +33,7 @@ def thin(record: Record) -> Record:
 
 def ship(folder: Path) -> None:
     found = [record for record in Store(folder).records("sae") if record.run.options["data"]["name"] == "dictionary"]
-    shipped.write(shipped.FOLDER / f"{NAME}.jsonl.gz", map(thin, (one for one in found if one.status == "done")))
+    shipped.add(NAME, shipped.FOLDER, map(thin, (one for one in found if one.status == "done")))
 
 
 def block() -> str:
