@@ -182,7 +182,8 @@ class Card:
         if margins:
             names = {margin: ", ".join(each.question for each in own) for margin, own in margins.items()}
             least = "; ".join(f"{margin:g} in {own}" for margin, own in names.items())
-            told += f"A difference to a shipped row below what that was tested at ({least}) may be the machine's."
+            told += f"They rule out that this machine is off by {least}: "
+            told += "smaller differences to shipped rows may be its own."
         return [told.strip()]
 
     def costs(self) -> list[str]:
