@@ -176,7 +176,7 @@ def test_cards_of_two_tiers_have_files_of_their_own() -> None:
 
 def test_differences_that_may_be_the_machines_are_said_unless_anchors_come_out_bit_for_bit() -> None:
     shown = card(answered("mine", 0.9, 0.92), answered("other", 0.5, 0.52), ships=["other"])
-    near, exact = (Agreement("recall", {"other": 0.01}, p=p) for p in (0.01, 0.0))
+    near, exact = (Agreement("recall", {"other": 0.01}, p=0.0, exact=exact) for exact in (False, True))
     told = replace(shown, agreements=(near,)).comparable()[0]
     assert "agree: recall (other +0.01). They rule out that this machine is off by 0.2 in recall: smaller" in told
     assert told.endswith("smaller differences to shipped rows may be its own.")

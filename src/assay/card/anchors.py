@@ -41,6 +41,8 @@ class Agreement:
     """Of a difference as large as the margin, the largest over the anchors."""
     level: float = LEVEL
     """What p has to be below."""
+    exact: bool = False
+    """Whether every run of the anchors came out bit for bit, so that nothing of a difference is the machine's."""
 
     @property
     def holds(self) -> bool:
@@ -113,7 +115,7 @@ def agreement(
     gaps = {anchor: fmean(scores.values()) - fmean(there[anchor]) for anchor, scores in own.items()}
     if len(gaps) == len(ANCHORS) and all(own[anchor] == answers[anchor].scores for anchor in gaps):
         # Bit for bit, seed by seed: how far seeds lie apart does not matter then.
-        return Agreement(name, gaps, 0.0, level)
+        return Agreement(name, gaps, 0.0, level, exact=True)
     told = list(answers.values())
     deviation, freedom = pooled(told, paired=by_seed(told)) if told else (0.0, 0)
     if not freedom or len(gaps) < len(ANCHORS):

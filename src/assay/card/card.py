@@ -177,8 +177,9 @@ class Card:
         kept = [each for each in self.agreements if each.holds]
         if kept:
             told += f"The anchors, trained again here, agree: {'; '.join(map(str, kept))}. "
-        # p is 0 where every run came out bit for bit: then nothing of a difference is the machine's.
-        margins = grouped([each for each in kept if each.p], lambda each: self.tier.question(each.question).margin)
+        margins = grouped(
+            [each for each in kept if not each.exact], lambda each: self.tier.question(each.question).margin
+        )
         if margins:
             names = {margin: ", ".join(each.question for each in own) for margin, own in margins.items()}
             least = "; ".join(f"{margin:g} in {own}" for margin, own in names.items())

@@ -157,7 +157,7 @@ def test_runs_that_are_hardly_trained_certify_nothing(tmp_path: Path) -> None:
     """No model of eight epochs is perfect, by any recipe and twice as long: that is no finding."""
     claim = CLAIMS["modular-width-113"]
     assert claim.certificate is not None
-    few = {"P": 23, "batch": 32, "epochs": 8, "dimensions": (10, 12), "seeds": (10, 11, 12)}
+    few = {"P": 23, "batch": 32, "epochs": 8, "dimensions": (10, 12), "seeds": (10, 11, 12, 13, 14)}
     number = replace(claim.certificate.number, rows={"d_hidden": 10})
     certificate = replace(
         claim.certificate, on={"dimensions": [10], "seeds": [0, 1, 2]}, longer={"epochs": 16, "dimensions": [10]}
