@@ -167,8 +167,7 @@ def pooled(answers: Sequence[Answer], *, paired: bool = False) -> tuple[float, i
 
 def _deviation(answers: Sequence[Answer]) -> tuple[float, int]:
     squares = sum((value - each.mean) ** 2 for each in answers for value in each.scores.values())
-    freedom = sum(len(each.scores) - 1 for each in answers)
-    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
+    return _root(squares, sum(len(each.scores) - 1 for each in answers))
 
 
 def _layout(answers: Sequence[Answer]) -> list[list[float]]:
@@ -187,8 +186,7 @@ def _paired_deviation(answers: Sequence[Answer]) -> tuple[float, int]:
     squares = sum(
         (value - fmean(row) - seed + mean) ** 2 for row in rows for value, seed in zip(row, seeds, strict=True)
     )
-    freedom = (len(rows) - 1) * (len(seeds) - 1)
-    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
+    return _root(squares, (len(rows) - 1) * (len(seeds) - 1))
 
 
 def _of_shared_seeds(answers: Sequence[Answer], freedom: int) -> int:
