@@ -1,11 +1,13 @@
 """How fast models train on a GPU: tokens per second of the trainer's whole step; and our scans beside fla's.
 
-    python benchmarks/training_cuda.py [steps] [fla] [--mixers LABEL ...] [--layers 1 2] [--length 256]
+    python benchmarks/training_cuda.py [steps] [fla] [where] [--mixers LABEL ...] [--layers 1 2] [--length 256]
 
 steps    draw a batch, forward, backward, clip and update, as `assay icl --device cuda --backend triton` does it: recall
          of 64 pairs among 256 tokens, 8192 words, width 128, 32,768 tokens per step. Goal: 20M tokens/s
 fla      the scan alone, forward and backward as a CUDA graph, by flash-linear-attention over ours, on the same
          tensors of 32,768 tokens: 4 heads of bf16. Goal: 1.0. Needs the package `fla`; left out without it
+where    which kernels take a step's time when fifteen models train as one program, at the largest size of preset
+         `capacity`: 256 pairs among 1024 tokens, width 64, 16,384 tokens per model and step. No goal
 
 Kernels of the steps are compiled first, by a process for each mixer, and then found in Triton's cache.
 """
@@ -13,6 +15,7 @@ Kernels of the steps are compiled first, by a process for each mixer, and then f
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
@@ -23,13 +26,17 @@ import torch
 from device_time import Times, timed
 from measuring import asked, verdict
 from torch import Tensor
+from torch.autograd import DeviceType
 from torch.nn.functional import logsigmoid, normalize
+from torch.profiler import ProfilerActivity, profile
 
 from assay.core.run import Numerics
 from assay.mixers import mixers
 from assay.models.sequence import SequenceModel
 from assay.nn import fla
+from assay.state_mixers import state_mixers
 from assay.tasks import tasks
+from assay.train.bank import Bank
 from assay.train.device import activate
 from assay.train.recipe import Optimizer, Train
 from assay.train.trainer import SingleTrainer
@@ -44,6 +51,8 @@ MIXERS = (
     "attention:conv=4",
 )
 GOAL = 20e6
+TOGETHER, PROFILED, SHOWN = 15, 10, 15
+"""Models of a program, its steps under the profiler, and the kernels that are told of it."""
 WARM, TIMED, ROUNDS = 24, 50, 3
 """Steps before the clock starts, in which every graph is captured; steps of a round, and rounds, whose best counts."""
 
@@ -137,7 +146,34 @@ def beside_fla(given: argparse.Namespace) -> bool:
     return all(met)
 
 
-MEASURED = {"steps": steps, "fla": beside_fla}
+def where(given: argparse.Namespace) -> bool:
+    task = tasks.parse("mqar:vocab_size=8192:input_seq_len=1024:num_kv_pairs=256:power_a=1:values=hidden")
+    train = Train(max_steps=WARM + TIMED + PROFILED, micro_batch_size=16, validate_every=1)
+    for label in given.mixers:
+        alone = {"state_mixer": state_mixers.parse("none"), "model_dim": 64, "num_layers": 1, "positions": "auto"}
+        options = SequenceModel(seq_mixer=mixers.parse(label), tied=True, **alone)
+        with activate(Numerics(device="cuda", matmul_precision="high", backend="triton")):
+            models = [options.build(task.shape()).cuda() for _ in range(TOGETHER)]
+            bank = Bank(models, task, train, [Optimizer()] * TOGETHER, seeds=range(TOGETHER))
+            steps = bank.run()
+            advance(steps, WARM)
+            before, start = sum(bank.tokens), time.perf_counter()
+            advance(steps, TIMED)
+            seconds, tokens = time.perf_counter() - start, sum(bank.tokens) - before
+            with profile(activities=[ProfilerActivity.CUDA]) as seen:
+                advance(steps, PROFILED)
+        took: Counter[str] = Counter()
+        for event in seen.events():
+            if event.device_type == DeviceType.CUDA and not event.is_user_annotation:
+                took[event.name] += event.time_range.elapsed_us() / 1e3 / PROFILED
+        print(f"{label}: {tokens / seconds / 1e6:.1f}M tokens/s, {1e3 * seconds / TIMED:.2f} ms per step, of it:")
+        most = took.most_common(SHOWN)
+        for name, spent in [*most, ("the rest", took.total() - sum(spent for _, spent in most))]:
+            print(f"  {spent:7.3f} ms  {name[:100]}", flush=True)
+    return True
+
+
+MEASURED = {"steps": steps, "fla": beside_fla, "where": where}
 
 
 def main() -> int:
