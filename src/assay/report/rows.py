@@ -124,11 +124,17 @@ class Row:
         return max(sorted(set(self.chosen), key=lambda value: value or 0), key=self.chosen.count)
 
     @property
+    def tried_by_all(self) -> list[Any]:
+        """The tuned values that were tried with every seed, lowest first: others may be better, and nobody knows."""
+        counts = {value: len(by_seed) for value, by_seed in self.tried.items() if value is not None}
+        return sorted(value for value, count in counts.items() if count == max(counts.values()))
+
+    @property
     def at_the_edge(self) -> bool:
-        """Whether any seed's value is the lowest or highest of several that were tried, so that one beyond might be
-        better; None has no edge."""
-        values = sorted({value for value in self.tried if value is not None})
-        return len(values) > 1 and not {values[0], values[-1]}.isdisjoint(self.chosen)
+        """Whether any seed's value is the lowest or highest of those tried with every seed, so that one beyond might be
+        better; a value alone, or None, has no edge."""
+        values = self.tried_by_all
+        return len(self.tried) > 1 and bool(values) and not {values[0], values[-1]}.isdisjoint(self.chosen)
 
     @property
     def tuned_words(self) -> str | None:

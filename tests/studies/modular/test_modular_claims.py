@@ -48,11 +48,11 @@ def test_the_page_says_what_the_shipped_records_say(script: Callable[[str], Modu
     widths = script("docs/widths_modular.py")
     page = widths.PAGE.read_text(encoding="utf-8")
     assert widths.placed(page) == page, "run python docs/widths_modular.py"
-    assert "| 64 | 10 | 4/10 |" in page and "| 61 | 0.03, 0.3 | 0 [0, 0.2775] |" in page, (
+    assert "| 64 | 10 | 3/40 |" in page and "| 61 | 0.03, 0.3 | 0 [0, 0.2775] |" in page, (
         "the counts, and the share of width 10"
     )
     (wide,) = (line for line in page.splitlines() if line.startswith("| 64 | 10 |"))
-    assert "| 7/10 |" in wide, "by the spec's criterion"
+    assert "| 28/40 |" in wide, "by the spec's criterion"
 
 
 def test_the_page_s_counts_of_the_default_recipe_are_of_records_that_ship(script: Callable[[str], ModuleType]) -> None:
@@ -60,19 +60,18 @@ def test_the_page_s_counts_of_the_default_recipe_are_of_records_that_ship(script
     recipe = {"P": 64, "lr": 0.03, "weight_decay": 0.1}
     records = [each for each in shipped.records("modular.sweep") if recipe.items() <= each.run.options.items()]
 
-    def counted(epochs: int, widths: range, metric: str) -> list[bool]:
-        chosen = [each for each in records if each.run.options["epochs"] == epochs]
-        return [each.metrics[metric] == 1 for each in chosen if each.run.options["d_hidden"] in widths]
+    def counted(epochs: int, widths: range, metric: str, device: str) -> tuple[int, int]:
+        chosen = [
+            each for each in records if each.run.options["epochs"] == epochs and each.run.numerics.device == device
+        ]
+        found = [each.metrics[metric] == 1 for each in chosen if each.run.options["d_hidden"] in widths]
+        return sum(found), len(found)
 
-    wide, short, long = (
-        counted(400, range(16, 65), "test_acc"),
-        counted(400, range(10, 11), "best_val_acc"),
-        counted(800, range(10, 11), "best_val_acc"),
-    )
     page = " ".join(script("docs/widths_modular.py").PAGE.read_text(encoding="utf-8").split())
-    assert f"{sum(wide)} of {len(wide)} runs of widths 16 to 64 answer every test pair" in page
-    assert sum(long) == len(long) == 5 and "five of five runs of width 10 meet it" in page
-    assert f"after 800 epochs, and {sum(short)} of {len(short)} after 400" in page
+    right, wide = counted(400, range(16, 65), "test_acc", "cuda")
+    assert f"{right} of {wide} runs of widths 16 to 64 answer every test pair" in page
+    assert counted(800, range(10, 11), "best_val_acc", "cpu") == (28, 40) and "28 of 40 runs of width 10" in page
+    assert counted(1600, range(10, 11), "best_val_acc", "cpu") == (31, 40) and "twice the training 31 do" in page
 
 
 def test_a_planted_model_adds_with_its_frequencies_alone() -> None:

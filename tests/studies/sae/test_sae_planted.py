@@ -12,8 +12,10 @@ import pytest
 from assay.core import shipped
 from assay.core.run import Record, Run
 from assay.core.store import Store
+from assay.report.rows import Row
 from assay.report.section import Section
 from assay.sparse_coders import sparse_coders
+from assay.studies.sae.curves import at_l0
 from assay.studies.sae.planted import planted
 from assay.studies.sae.report import report
 
@@ -137,14 +139,32 @@ def test_the_page_shows_what_the_shipped_records_say(
 
 def test_what_the_page_calls_final_twice_the_training_changes_by_less_than_its_interval() -> None:
     found = planted(shipped.records("sae.dictionary"))
-    final = {}
-    for coder in ("batch_topk", "relu_l1", "topk"):
-        one = found["epochs=192", coder]
-        assert one.there is not None and one.longer is not None
+    for coder, epochs in (("batch_topk", 96), ("relu_l1", 192)):
+        one = found[f"epochs={epochs}", coder]
+        assert one.there is not None and one.longer is not None and not one.there.at_the_edge
         own = one.there.interval("atoms_found")
-        final[coder] = abs(one.longer.mean) < (own.high - own.low) / 2
-        assert one.there.at_the_edge == (coder == "topk")
-    assert final == {"batch_topk": True, "relu_l1": True, "topk": False}
+        assert abs(one.longer.mean) < (own.high - own.low) / 2, coder
+    rates = [one.there for epochs in (192, 384) if (one := found[f"epochs={epochs}", "topk"])]
+    assert all(row is not None and row.tuned_value == 1e-4 and row.at_the_edge for row in rates)
+
+
+def test_a_coder_is_read_at_the_level_that_has_the_target_and_a_rate_that_was_not_read_makes_no_edge() -> None:
+    """At .003 every seed has its level within 2 % of 8 active units; at .01 only levels far below were trained."""
+
+    def level(word: str, rates: dict[float, float]) -> Row:
+        tried: dict[float, dict[int, Record]] = {}
+        for (rate, active), seed in product(rates.items(), (0, 1)):
+            left = rate / active
+            metrics = {"l0": active + 0.2 * seed, "fvu": left, "validation_fvu": left, "atoms_found": active / 10}
+            tried.setdefault(rate, {})[seed] = Record(Run("sae", {"lr": rate}, seed, {}), "done", metrics)
+        return Row(tuple(tried[0.003].values()), label="coder", names={"coder": word}, tune="lr", tried=tried)
+
+    row = at_l0([level("k=4", {0.001: 4.0, 0.003: 4.0, 0.01: 4.0}), level("k=8", {0.001: 9.0, 0.003: 8.0})], 8.0)
+    assert row is not None
+    read = row.tried[0.003]
+    assert [record.metrics["atoms_found"] for record in read.values()] == [0.8, 0.8], "of models, not of a line"
+    assert row.tried[0.01] == {} and 0.4 < row.tried[0.001][0].metrics["atoms_found"] < 0.9
+    assert replace(row, records=tuple(read.values())).at_the_edge, "0.01 was tried, and not read here"
 
 
 def test_what_the_page_says_of_planted_concepts_holds_and_twice_the_training_leaves_it(

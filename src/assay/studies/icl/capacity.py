@@ -178,19 +178,19 @@ def _known(found: Sequence[Row]) -> list[dict[str, Any]]:
         return []
     parts = task.scored_parts()
     floors, vocab = [part.floor() for part in parts], task.shape().outputs.vocab
-    pairs = [part.num_kv_pairs for part in parts]
+    pairs, known = [part.num_kv_pairs for part in parts], [1.0] * len(parts)
     guess = "1/K, a guess" if task.values == "hidden" else "H_K/K, elimination"
     return [
         {"seq_mixer": f"({guess})", "K90": str(crossing(pairs, floors)), "accuracy": fmean(floors)},
         {
-            "seq_mixer": "(oracle)", "K90": str(crossing(pairs, [1.0] * len(pairs))), "accuracy": 1.0,
-            **_bits_of_curve(pairs, [1.0] * len(pairs), vocab),
+            "seq_mixer": "(oracle)", "K90": str(crossing(pairs, known)), "accuracy": 1.0,
+            **{name: best_recalled_bits(pairs, known, vocab, beyond=name == BEYOND) for name in (BEYOND, "bits")},
         },
     ]  # fmt: skip
 
 
 def _memories(found: Sequence[Row]) -> list[dict[str, Any]]:
-    """Untrained memories of the sizes that mixers which learned carry."""
+    """Untrained memories of the sizes that mixers which learned carry. They have no losses, and so no bits."""
     made: dict[Any, dict[str, Any]] = {}
     rules: tuple[Rule, ...] = ("hebbian", "least squares")
     for row in (row for row in found if learned(row)):
@@ -201,14 +201,9 @@ def _memories(found: Sequence[Row]) -> list[dict[str, Any]]:
                 recall = memory_curve(rule, shape, pairs, vocab - vocab // 2)
                 made[rule, shape, pairs] = {
                     "seq_mixer": f"({rule}, {shape})", "K90": str(crossing(pairs, recall)), "accuracy": fmean(recall),
-                    "state bytes": 4 * shape.scalars, **_bits_of_curve(pairs, recall, vocab),
+                    "state bytes": 4 * shape.scalars,
                 }  # fmt: skip
     return list(made.values())
-
-
-def _bits_of_curve(pairs: Sequence[int], recall: Sequence[float], vocab: int) -> dict[str, float]:
-    """The two columns of bits, where only accuracies are known."""
-    return {name: best_recalled_bits(pairs, recall, vocab, beyond=name == BEYOND) for name in (BEYOND, "bits")}
 
 
 def _to_widen(found: Sequence[Row]) -> list[str]:
@@ -221,8 +216,9 @@ def missing_rates(row: Row) -> list[float]:
     """The next rate beyond each end that a row which learned chose."""
     if not (learned(row) and row.at_the_edge):
         return []
-    tried = {"lr": sorted(row.tried)}
-    ends = [("lr", end) for end, rate in ((False, min(row.tried)), (True, max(row.tried))) if rate in row.chosen]
+    rates = row.tried_by_all
+    tried = {"lr": rates}
+    ends = [("lr", end) for end, rate in ((False, rates[0]), (True, rates[-1])) if rate in row.chosen]
     return sorted(set(widened(tried, ends, tried)["lr"]) - set(tried["lr"]))
 
 

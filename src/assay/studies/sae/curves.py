@@ -12,7 +12,7 @@ rate is a curve of its own, and the rate is chosen there:
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
@@ -137,24 +137,33 @@ def at_equal_l0(found: Sequence[Row], target: float) -> dict[str, Row]:
 
 
 def at_l0(levels: Sequence[Row], target: float) -> Row | None:
-    """Reads a coder at a number of active units: the curves of its rates seed by seed, and each seed counts at the rate
-    that has the least validation FVU there over the other seeds. A rate is read if every seed of the coder reaches the
-    target with it; None where none is, and where no validation rows tell several rates apart."""
+    """Reads a coder at a number of active units: at each rate the level that has it, or the curves seed by seed, and
+    each seed counts at the rate that has the least validation FVU there over the other seeds. A rate is read if every
+    seed of the coder reaches the target with it; None where none is, and where no validation rows tell several rates
+    apart."""
     rates = sorted({rate for level in levels for rate in level.tried}, key=lambda rate: rate or 0)
     seeds = {seed for level in levels for by_seed in level.tried.values() for seed in by_seed}
-    read: dict[Any, dict[int, Record]] = {}
+    read: dict[Any, Mapping[int, Record]] = {}
     for rate in rates:
-        there = [level.tried.get(rate, {}) for level in levels]
+        there: list[Mapping[int, Record]] = [level.tried.get(rate, {}) for level in levels]
         curves = {seed: [by_seed[seed] for by_seed in there if seed in by_seed] for seed in seeds}
         found = {seed: record for seed, curve in curves.items() if (record := between(curve, target)) is not None}
-        if found.keys() == seeds:
-            read[rate] = found
+        whole = [by_seed for by_seed in there if by_seed.keys() == seeds and missed(by_seed.values(), target) <= MISSED]
+        if whole or found.keys() == seeds:
+            read[rate] = min(whole, key=lambda own: missed(own.values(), target)) if whole else found
     unknown = any(validation(record) == -math.inf for found in read.values() for record in found.values())
     if not read or (unknown and len(rates) > 1):
         return None
     tried: Tried = {rate: read.get(rate, {}) for rate in rates}
     counted = tuple(leave_one_out(read, validation).values())
     return Row(counted, label=levels[0].label, setting={"L0": target}, tune="lr", tried=tried)
+
+
+def missed(records: Collection[Record], target: float) -> float:
+    """By how much of the target the mean L0 of a level's seeds misses it; infinite where not every one is done."""
+    if any(record.status != "done" for record in records):
+        return math.inf
+    return abs(fmean(record.metrics["l0"] for record in records) / target - 1)
 
 
 def between(levels: Sequence[Record], target: float) -> Record | None:
