@@ -34,16 +34,18 @@ class Shown(NamedTuple):
 
 
 def render(table: Table, width: int | None = None, *, whole: bool = True) -> str:
-    """Render the table with its note below; no line ends in spaces. Given a width, columns are split into blocks that
-    fit, each after the leading columns that name the rows. Without `whole`, only the columns that lead are shown, and
-    none that is empty."""
+    """Render the table with its note below; no line ends in spaces. Given a width, columns are set closer where they do
+    not fit, and then split into blocks that do, each after the leading columns that name the rows. Without `whole`,
+    only the columns that lead are shown, and none that is empty."""
     columns = table.every_column if whole else table.lead or table.columns
     if not table.rows:
         body = "(no rows)"
     else:
         lines = [[printable(column) for column in columns]]
         lines += [[str(shown(table, row, column)) for column in columns] for row in table.rows]
-        padded = [_padded(column) for column in zip(*lines, strict=True)]
+        padded = [_padded(column, WIDTH) for column in zip(*lines, strict=True)]
+        if width is not None and _span(padded) > width:
+            padded = [_padded(column) for column in zip(*lines, strict=True)]
         body = "\n\n".join(_block(block) for block in _blocks(padded, width))
     told = table.note if whole else table.lead_note or table.note
     note = "\n".join(wrapped(line, width) for line in told.splitlines())
@@ -64,8 +66,8 @@ def as_markdown(table: Table) -> str:
     return f"{' '.join(note.split())}\n\n{body}" if note else body
 
 
-def _padded(column: Sequence[str]) -> list[str]:
-    size = max(WIDTH, *map(len, column))
+def _padded(column: Sequence[str], least: int = 0) -> list[str]:
+    size = max(least, *map(len, column))
     return [cell.ljust(size) for cell in column]
 
 

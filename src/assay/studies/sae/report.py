@@ -33,11 +33,11 @@ NOTE = (
     "not for comparing."
 )
 EQUAL = (
-    "Every rate is a curve over those levels of a coder that are not dominated (no more active units and less "
-    "validation FVU), read seed by seed: linear in log L0 between two levels that are at most a factor of "
-    f"{WIDEST:g} apart, where every seed reaches. lr: the rate with the least validation FVU at that L0 over the "
-    "other seeds; *: some seed's is at the edge of the rates tried. Differences are paired over seeds; coders of "
-    "one L0 that share a letter are not told apart by FVU (paired t, Holm); a is the best group."
+    "Every rate is read at the level that has that L0, to 2 %, or on the curve over those levels of a coder that are "
+    "not dominated (no more active units and less validation FVU), seed by seed: linear in log L0 between two levels "
+    f"that are at most a factor of {WIDEST:g} apart, where every seed reaches. lr: the rate with the least validation "
+    "FVU at that L0 over the other seeds; *: some seed's is at the edge of the rates tried. Differences are paired "
+    "over seeds; coders of one L0 that share a letter are not told apart by FVU (paired t, Holm); a is the best group."
 )
 MATCHED = 1024
 """Most units that are matched: the time grows with their cube."""
