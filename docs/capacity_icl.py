@@ -45,7 +45,7 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def told(table: Table) -> str:
-    """Which rows are told from the best, and which are not; attention is a ceiling, and compared with none."""
+    """Which rows are told from the best, and which are not; attention is a ceiling, and left out here."""
     compared = {str(row["seq_mixer"]): str(row["vs best"]) for row in table.rows if row.get("vs best") is not None}
     best = next(
         row
@@ -67,7 +67,8 @@ def rates(rows: list[Row]) -> str:
     rows = sorted(rows, key=lambda row: str(row.options["model"]["seq_mixer"]["name"]))
     for row in rows:
         name = str(row.options["model"]["seq_mixer"]["name"])
-        by_rates.setdefault(", ".join(f"{rate:g}" for rate in sorted(row.tried)), []).append(f"`{name}`")
+        some = {rate: "" if rate in row.tried_by_all else f" ({len(own)} seeds)" for rate, own in row.tried.items()}
+        by_rates.setdefault(", ".join(f"{rate:g}{some[rate]}" for rate in sorted(some)), []).append(f"`{name}`")
     tried = "; ".join(f"{words} for {', '.join(names)}" for words, names in by_rates.items())
     wanted = "; ".join(
         f"`{row.options['model']['seq_mixer']['name']}` {' and '.join(f'{rate:g}' for rate in missing)}"
@@ -82,7 +83,7 @@ def by_backend(backend: str) -> list[Row]:
 
 
 def again(rows: list[Row]) -> str:
-    """How many pairs the rows hold that torch computed without our kernels."""
+    """How many pairs the rows that learned hold which torch computed without our kernels."""
     found = [row for row in tables(rows)[0].rows if row["lr"] is not None]
     said = ", ".join(f"`{row['seq_mixer']}` {row['K90']}{' (edge)' * ('edge' in str(row['lr']))}" for row in found)
     count = sum(len(by_seed) for row in rows if learned(row) for by_seed in row.tried.values())

@@ -1,5 +1,7 @@
 """Which learning rate each seed counts with, which a row shows, and when it is marked as at the edge."""
 
+from dataclasses import replace
+
 import pytest
 
 from assay.core.run import Record, Run
@@ -29,6 +31,30 @@ def at_rates(chosen: list[float | None], tried: list[float | None]) -> Row:
 
 def test_one_rate_or_none_has_no_edge() -> None:
     assert not at_rates([1e-3, 1e-3], [1e-3]).at_the_edge and not at_rates([None], [None]).at_the_edge
+
+
+@pytest.mark.parametrize(
+    ("seeds_at", "chosen", "is_edge"),
+    [
+        ({1e-3: 3, 3e-3: 3, 1e-2: 3}, [3e-3] * 3, False),
+        ({1e-3: 3, 3e-3: 3, 1e-2: 2}, [3e-3] * 3, True),  # nobody knows of the third seed at 1e-2
+        ({1e-3: 1, 3e-3: 3, 1e-2: 3, 3e-2: 3}, [1e-3, 1e-2, 1e-2], True),  # beyond those that can be compared
+        ({1e-3: 2, 3e-3: 1}, [3e-3, 1e-3], True),
+        ({3e-3: 3, 1e-2: 0}, [3e-3] * 3, True),
+    ],
+)
+def test_a_rate_that_was_tried_with_some_seeds_hides_no_edge(
+    seeds_at: dict[float, int], chosen: list[float | None], is_edge: bool
+) -> None:
+    row = at_rates(chosen, [*seeds_at])
+    tried = {rate: {seed: row.records[seed] for seed in range(count)} for rate, count in seeds_at.items()}
+    assert replace(row, tried=tried).at_the_edge is is_edge
+
+
+def test_where_rates_were_tried_with_different_seeds_none_can_be_compared() -> None:
+    row = at_rates([3e-3, 1e-2], [3e-3, 1e-2])
+    apart = replace(row, tried={3e-3: {0: row.records[0]}, 1e-2: {1: row.records[1]}})
+    assert apart.tried_by_all == [] and apart.at_the_edge
 
 
 def test_the_rate_shown_is_that_of_most_seeds_and_of_equals_the_lowest() -> None:

@@ -125,16 +125,18 @@ class Row:
 
     @property
     def tried_by_all(self) -> list[Any]:
-        """The tuned values that were tried with every seed, lowest first: others may be better, and nobody knows."""
-        counts = {value: len(by_seed) for value, by_seed in self.tried.items() if value is not None}
-        return sorted(value for value, count in counts.items() if count == max(counts.values()))
+        """The tuned values that were tried with every seed, lowest first; one tried with fewer cannot be compared."""
+        seeds = {seed for by_seed in self.tried.values() for seed in by_seed}
+        return sorted(value for value, by_seed in self.tried.items() if value is not None and by_seed.keys() == seeds)
 
     @property
     def at_the_edge(self) -> bool:
-        """Whether any seed's value is the lowest or highest of those tried with every seed, so that one beyond might be
-        better; a value alone, or None, has no edge."""
-        values = self.tried_by_all
-        return len(self.tried) > 1 and bool(values) and not {values[0], values[-1]}.isdisjoint(self.chosen)
+        """Whether any seed's value is no higher than the lowest or no lower than the highest of those tried with every
+        seed, so that one beyond might be better. Where only one value was tried there is no edge."""
+        values, own = self.tried_by_all, [value for value in self.chosen if value is not None]
+        if len([value for value in self.tried if value is not None]) < 2 or not own:
+            return False
+        return not values or min(own) <= values[0] or max(own) >= values[-1]
 
     @property
     def tuned_words(self) -> str | None:

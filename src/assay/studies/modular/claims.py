@@ -107,8 +107,9 @@ MODULI: Mapping[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     61: ({"lr": 0.03, "weight_decay": 0.3}, {"rates": (0.01, 0.03, 0.1), "decays": (0.1, 0.3, 1.0)}),
     113: ({"lr": 0.1, "weight_decay": 0.01}, {"decays": (0.003, 0.01, 0.1, 0.3)}),
 }
-"""Remainders, the recipe of highest validation accuracy, and the grid that it was chosen from. Ten and twenty
-seeds did not tell the width at which half of the runs pass at P = 64; 40 were fixed before they ran."""
+"""The modulus, the recipe of highest validation accuracy at the end of training, and the grid that it was chosen from;
+at P = 64 it is also that of the best epoch. There, ten seeds and then twenty left the claim undecided, and 40 were then
+fixed, the twenty among them."""
 
 
 def _of_widths(P: int, claim: str, source: str, *checks: Check, by: str, number: str, what: str) -> Claim:

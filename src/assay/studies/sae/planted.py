@@ -22,7 +22,7 @@ from assay.metrics.intervals import Interval, paired_difference
 from assay.report.draw import Column, filled, spread_of, table
 from assay.report.rows import Row
 from assay.report.tuning import leave_one_out
-from assay.studies.sae.curves import MISSED, at_l0, beside_every_recipe, chosen, is_trained, l0, rate_shown
+from assay.studies.sae.curves import at_l0, beside_every_recipe, chosen, is_trained, l0, rate_shown
 from assay.studies.sae.findings import less
 
 EPOCHS = "recipe.epochs"
@@ -31,9 +31,9 @@ FLOOR = "random_relu"
 AT_TRUE_L0 = (
     "A row is a coder at the true L0, the mean number of atoms in a test row: a level of it, or between two levels, "
     "linear in log L0, at the rate with the least validation FVU there over the other seeds; *: some seed's rate, or "
-    "the best level, is at the edge of those tried. Blank: no rate reaches the true L0 with every seed. atoms found: "
-    "share of the true atoms whose unit, matched one to one, has |cosine| above .9. best: the level and rate at which "
-    "the other seeds found most atoms, which only the truth can choose."
+    "the best level, is at the edge of those that could be read there. Blank: no rate reaches the true L0 with every "
+    "seed. atoms found: share of the true atoms whose unit, matched one to one, has |cosine| above .9. best: the level "
+    "and rate at which the other seeds found most atoms, which only the truth can choose."
 )
 CONCEPTS = (
     "On test rows; each level at its rate in the first table. absorbed: "
@@ -95,13 +95,12 @@ def _found(levels: Sequence[Row]) -> Found:
     best, target = best_level(levels), fmean(levels[0].values("true_l0").values())
     row = at_l0(levels, target)
     there = None if row is None else replace(row, names=levels[0].names, setting=levels[0].setting)
-    at_rate = [level.tried.get(there.tuned_value, {}).values() for level in levels] if there else []
-    active = [fmean(record.metrics.get("l0", 0.0) for record in own) for own in at_rate if own]
+    models = {id(record) for level in levels for by_seed in level.tried.values() for record in by_seed.values()}
     names = [level.names["coder"] for level in sorted(levels, key=l0)]
     return Found(
         there,
         best,
-        is_level=any(abs(one / target - 1) <= MISSED for one in active),
+        is_level=there is not None and all(id(record) in models for record in there.records),
         level_at_edge=is_trained(best) and best.names["coder"] in (names[0], names[-1]),
     )
 
@@ -113,7 +112,10 @@ def best_level(levels: Sequence[Row], metric: str = FOUND) -> Row:
     places = {id(record): place for (place, _), by_seed in tried.items() for record in by_seed.values()}
     counted = [places[id(record)] for record in records.values()]
     level = levels[max(set(counted), key=counted.count)]
-    rates: Mapping[Any, Mapping[int, Record]] = {rate: {} for row in levels for rate in row.tried}
+    rates: dict[Any, dict[int, Record]] = {}
+    for row in levels:
+        for rate, by_seed in row.tried.items():
+            rates.setdefault(rate, {}).update(by_seed)
     return replace(level, records=tuple(records.values()), tune="lr", tried=rates)
 
 
