@@ -35,10 +35,10 @@ NOTE = (
 EQUAL = (
     "Every rate is a curve over those levels of a coder that are not dominated (no more active units and less "
     "validation FVU), read seed by seed: linear in log L0 between two levels that are at most a factor of "
-    f"{WIDEST:g} apart, where every seed reaches; a level that has the L0 with every seed, to {100 * MISSED:g} %, is shown "
-    "as it is. lr: the rate with the least validation "
-    "FVU at that L0 over the other seeds; *: some seed's is at the edge of the rates tried. Differences are paired "
-    "over seeds; coders of one L0 that share a letter are not told apart by FVU (paired t, Holm); a is the best group."
+    f"{WIDEST:g} apart, where every seed reaches; a level that has the L0 with every seed, to {100 * MISSED:g} %, is "
+    "shown as it is. lr: the rate with the least validation FVU at that L0 over the other seeds; *: some seed's is at "
+    "the edge of the rates tried. Differences are paired over seeds; coders of one L0 that share a letter are not told "
+    "apart by FVU (paired t, Holm); a is the best group."
 )
 MATCHED = 1024
 """Most units that are matched: the time grows with their cube."""
