@@ -114,6 +114,14 @@ def test_a_row_that_learned_nothing_has_no_edge() -> None:
     assert sorted(rows.values()) == ["0.01", "0.01 edge"], rows
 
 
+def test_a_sweep_that_was_stopped_in_between_says_which_rates_are_to_be_run_with_every_seed() -> None:
+    some = [record("delta_net", 0, RECALLS, lr=1e-2), record("delta_net", 1, RECALLS, lr=3e-2)]
+    out = Section("icl")
+    capacity(trained(some), out)
+    (table,) = out.tables
+    assert "what to add to --grid optimizer.lr: delta_net 0.01,0.03." in table.note
+
+
 def test_the_page_shows_what_the_shipped_records_say(script: Callable[[str], ModuleType]) -> None:
     page_of = script("docs/capacity_icl.py")
     page = page_of.PAGE.read_text(encoding="utf-8")

@@ -213,13 +213,13 @@ def _to_widen(found: Sequence[Row]) -> list[str]:
 
 
 def missing_rates(row: Row) -> list[float]:
-    """The next rate beyond each end that a row which learned chose."""
+    """The next rate beyond each end that a row which learned chose; all, where none was tried with every seed."""
     if not (learned(row) and row.at_the_edge):
         return []
-    rates = row.tried_by_all
-    tried = {"lr": rates}
+    if not (rates := row.tried_by_all):
+        return sorted(row.tried)
     ends = [("lr", end) for end, rate in ((False, rates[0]), (True, rates[-1])) if rate in row.chosen]
-    return sorted(set(widened(tried, ends, tried)["lr"]) - set(tried["lr"]))
+    return sorted(set(widened({"lr": rates}, ends, {"lr": rates})["lr"]) - set(rates))
 
 
 def _state(row: Row) -> int:
