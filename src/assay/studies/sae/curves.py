@@ -29,7 +29,7 @@ from assay.sparse_coders import sparse_coders
 TARGETS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 WIDEST = 4.0
 """The largest ratio of two levels' L0 between which a curve is interpolated."""
-MISSED = 0.03
+MISSED = 0.02
 """The relative error at which an L0 still counts as the target: TopK with k = 8 may have 7.99 active units."""
 
 
@@ -139,8 +139,7 @@ def at_equal_l0(found: Sequence[Row], target: float) -> dict[str, Row]:
 def at_l0(levels: Sequence[Row], target: float) -> Row | None:
     """Reads a coder at a number of active units: the curves of its rates seed by seed, and each seed counts at the rate
     that has the least validation FVU there over the other seeds. A rate is read if every seed of the coder reaches the
-    target with it; None where none is, and where no validation rows tell several rates apart. Where a level of the
-    rate has the target with every seed, that level is what counts: the curve chooses the rate, models are shown."""
+    target with it; None where none is, and where no validation rows tell several rates apart."""
     rates = sorted({rate for level in levels for rate in level.tried}, key=lambda rate: rate or 0)
     seeds = {seed for level in levels for by_seed in level.tried.values() for seed in by_seed}
     read: dict[Any, dict[int, Record]] = {}
@@ -153,21 +152,9 @@ def at_l0(levels: Sequence[Row], target: float) -> Row | None:
     unknown = any(validation(record) == -math.inf for found in read.values() for record in found.values())
     if not read or (unknown and len(rates) > 1):
         return None
-    shown = {rate: level_at(levels, rate, target, len(seeds)) or own for rate, own in read.items()}
-    tried: Tried = {rate: shown.get(rate, {}) for rate in rates}
-    counted = tuple(shown[record.run.options["lr"]][seed] for seed, record in leave_one_out(read, validation).items())
+    tried: Tried = {rate: read.get(rate, {}) for rate in rates}
+    counted = tuple(leave_one_out(read, validation).values())
     return Row(counted, label=levels[0].label, setting={"L0": target}, tune="lr", tried=tried)
-
-
-def level_at(levels: Sequence[Row], rate: Any, target: float, seeds: int) -> Mapping[int, Record] | None:
-    """The runs of the level nearest to the target, if every seed is done and within `MISSED` of it."""
-
-    def off(runs: Mapping[int, Record]) -> float:
-        done = [record.metrics["l0"] for record in runs.values() if record.status == "done"]
-        return max(abs(own / target - 1) for own in done) if len(done) == seeds else math.inf
-
-    nearest = min((level.tried.get(rate, {}) for level in levels), key=off)
-    return nearest if off(nearest) <= MISSED else None
 
 
 def between(levels: Sequence[Record], target: float) -> Record | None:

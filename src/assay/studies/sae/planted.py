@@ -22,7 +22,7 @@ from assay.metrics.intervals import Interval, paired_difference
 from assay.report.draw import Column, filled, spread_of, table
 from assay.report.rows import Row
 from assay.report.tuning import leave_one_out
-from assay.studies.sae.curves import at_l0, beside_every_recipe, chosen, is_trained, l0, rate_shown
+from assay.studies.sae.curves import MISSED, at_l0, beside_every_recipe, chosen, is_trained, l0, rate_shown
 from assay.studies.sae.findings import less
 
 EPOCHS = "recipe.epochs"
@@ -95,12 +95,13 @@ def _found(levels: Sequence[Row]) -> Found:
     best, target = best_level(levels), fmean(levels[0].values("true_l0").values())
     row = at_l0(levels, target)
     there = None if row is None else replace(row, names=levels[0].names, setting=levels[0].setting)
-    models = {id(record) for level in levels for by_seed in level.tried.values() for record in by_seed.values()}
+    at_rate = [level.tried.get(there.tuned_value, {}).values() for level in levels] if there else []
+    active = [fmean(record.metrics.get("l0", 0.0) for record in own) for own in at_rate if own]
     names = [level.names["coder"] for level in sorted(levels, key=l0)]
     return Found(
         there,
         best,
-        is_level=there is not None and all(id(record) in models for record in there.records),
+        is_level=any(abs(one / target - 1) <= MISSED for one in active),
         level_at_edge=is_trained(best) and best.names["coder"] in (names[0], names[-1]),
     )
 

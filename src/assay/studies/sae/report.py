@@ -19,7 +19,7 @@ from assay.report.draw import Column, Points, lines, numbered, per_setting, tabl
 from assay.report.images import pictures, tiled
 from assay.report.rows import Row, by_setting
 from assay.report.sentences import groups
-from assay.studies.sae.curves import MISSED, TARGETS, WIDEST, at_equal_l0, beside_every_recipe, chosen, l0, rate_shown
+from assay.studies.sae.curves import TARGETS, WIDEST, at_equal_l0, beside_every_recipe, chosen, l0, rate_shown
 from assay.studies.sae.findings import FVU, less, say
 from assay.studies.sae.planted import planted, planted_tables
 from assay.studies.sae.weights import WEIGHTS, weights
@@ -35,10 +35,9 @@ NOTE = (
 EQUAL = (
     "Every rate is a curve over those levels of a coder that are not dominated (no more active units and less "
     "validation FVU), read seed by seed: linear in log L0 between two levels that are at most a factor of "
-    f"{WIDEST:g} apart, where every seed reaches; a level that has the L0 with every seed, to {100 * MISSED:g} %, is "
-    "shown as it is. lr: the rate with the least validation FVU at that L0 over the other seeds; *: some seed's is at "
-    "the edge of the rates tried. Differences are paired over seeds; coders of one L0 that share a letter are not told "
-    "apart by FVU (paired t, Holm); a is the best group."
+    f"{WIDEST:g} apart, where every seed reaches. lr: the rate with the least validation FVU at that L0 over the "
+    "other seeds; *: some seed's is at the edge of the rates tried. Differences are paired over seeds; coders of "
+    "one L0 that share a letter are not told apart by FVU (paired t, Holm); a is the best group."
 )
 MATCHED = 1024
 """Most units that are matched: the time grows with their cube."""
