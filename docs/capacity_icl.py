@@ -7,11 +7,10 @@ The records lie in src/assay/shipped/icl.capacity.jsonl.gz. Of a learning curve 
 rate of a row is chosen by. The table is of runs with `--backend triton`; one line below it is of runs without.
 """
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-from masks_perplexity import between, markdown
+from masks_perplexity import between, markdown, written
 
 from assay.core import shipped
 from assay.core.run import Record
@@ -103,6 +102,4 @@ def placed(page: str) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--ship"]:
-        ship(Path(sys.argv[2]))
-    PAGE.write_text(placed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    written(PAGE, placed, ship)

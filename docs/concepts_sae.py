@@ -6,13 +6,12 @@
 The records lie in src/assay/shipped/sae.concepts.jsonl.gz, without the history of each epoch.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 from dictionary_sae import thin
-from masks_perplexity import between
+from masks_perplexity import between, written
 
 from assay.core import shipped
 from assay.core.run import Record
@@ -86,6 +85,4 @@ def placed(page: str) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--ship"]:
-        ship(Path(sys.argv[2]))
-    PAGE.write_text(placed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    written(PAGE, placed, ship)

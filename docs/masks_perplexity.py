@@ -6,7 +6,8 @@ One head over random queries and keys, the same for all. A row is a query, a col
 not. Every registered method that needs no language model is drawn: a new one has its picture by running this again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,13 @@ def between(page: str, name: str, text: str) -> str:
     if not (found and closed):
         raise ValueError(f"there is no place for the section: it stands between {begin} and {end}")
     return f"{before}{begin}\n{text}\n{end}{after}"
+
+
+def written(page: Path, placed: Callable[[str], str], ship: Callable[[Path], None]) -> None:
+    """Write the page anew; with `--ship FOLDER` on the command line, first add the records of a results folder."""
+    if sys.argv[1:2] == ["--ship"]:
+        ship(Path(sys.argv[2]))
+    page.write_text(placed(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def markdown(table: Table, wanted: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

@@ -6,11 +6,10 @@
 The records lie in src/assay/shipped/sae.stream.jsonl.gz, with their learning curves.
 """
 
-import sys
 from pathlib import Path
 from statistics import fmean
 
-from masks_perplexity import between, markdown
+from masks_perplexity import between, markdown, written
 
 from assay.core import shipped
 from assay.core.run import Record
@@ -103,6 +102,4 @@ def placed(page: str) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--ship"]:
-        ship(Path(sys.argv[2]))
-    PAGE.write_text(placed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    written(PAGE, placed, ship)
