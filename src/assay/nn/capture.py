@@ -21,6 +21,7 @@ class Graphs:
         self._generators = list(generators)
         self._played: dict[Hashable, int] = {}
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._side: torch.cuda.Stream | None = None
 
     def play(self, kind: Hashable, step: Callable[[], None]) -> None:
         """Run `step` once; steps of one kind must be the same function of the same tensors."""
@@ -41,11 +42,17 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         for rng in self._generators:
             graph.register_generator_state(rng)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        torch.cuda.synchronize()
-        # Graphs are replayed one after the other, never two at once, so they may share memory.
+        # Graphs are replayed one after the other, never two at once, so they share memory, which is by stream.
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
-        with torch.cuda.graph(graph, stream=side, pool=pool):
-            step()
+        self._side = self._side or torch.cuda.Stream()
+        torch.cuda.synchronize()
+        free, whole = torch.cuda.mem_get_info()
+        if free < whole / 2:  # torch.cuda.graph always does; what ran before then allocates all its memory again
+            torch.cuda.empty_cache()
+        with torch.cuda.stream(self._side):
+            graph.capture_begin(pool=pool)
+            try:
+                step()
+            finally:
+                graph.capture_end()
         return graph

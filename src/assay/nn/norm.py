@@ -30,6 +30,8 @@ class Norm(nn.RMSNorm):
         return whole(self._alone, self._together, x, self.weight.to(x.dtype))
 
     def _alone(self, x: Tensor, gains: Tensor) -> Tensor:
+        if _trains_with_kernels(x):
+            return kernels.rms_norm(x[None], gains[None], self.eps)[0]
         return rms_norm(x, gains.shape, gains, self.eps)
 
     def _together(self, x: Tensor, gains: Tensor) -> Tensor:
@@ -48,6 +50,14 @@ class Norm(nn.RMSNorm):
             shares = silu(gate) if act == "silu" else torch.sigmoid(gate)
             o = o * rearrange(shares, "b t (h d) -> b h t d", h=o.shape[1])
         return rearrange(o, "b h t d -> b t (h d)")
+
+
+def _trains_with_kernels(x: Tensor) -> bool:
+    """Whether a gradient will be asked for that a kernel of ours gives: torch's own, of the gains, takes as long as
+    attention's whole backward pass."""
+    if not (has_kernels(x.device) and x.requires_grad) or x.dtype == torch.float64:
+        return False
+    return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is None
 
 
 def precision(weight: Tensor) -> torch.dtype:

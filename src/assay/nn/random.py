@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from assay.core.seeds import derive
 
@@ -11,6 +12,12 @@ from assay.core.seeds import derive
 def stream(seed: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:
     """Return the generator of one named stream of a run."""
     return torch.Generator(device).manual_seed(derive(seed, *names))
+
+
+def uniform(shape: tuple[int, ...], *rngs: torch.Generator, rows: int = 0, dtype: torch.dtype | None = None) -> Tensor:
+    """Draw numbers of [0, 1) in this shape from each generator, one after the other along the axis `rows`."""
+    drawn = [torch.rand(shape, generator=rng, device=rng.device, dtype=dtype) for rng in rngs]
+    return drawn[0] if len(drawn) == 1 else torch.cat(drawn, dim=rows)
 
 
 def for_shapes_alone() -> bool:

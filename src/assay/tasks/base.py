@@ -1,5 +1,6 @@
 """A task draws whole batches from a distribution, and knows the best possible answer to them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -54,6 +55,13 @@ class Batch:
         return self.positions
 
 
+def stacked(batches: Sequence[Batch]) -> Batch:
+    """Stack batches along a new first axis."""
+    asked = [batch.positions for batch in batches if batch.positions is not None]
+    inputs, targets = (torch.stack([getattr(batch, name) for batch in batches]) for name in ("inputs", "targets"))
+    return Batch(inputs, targets, torch.stack(asked) if asked else None)
+
+
 class Task(Plugin):
     """Base of tasks/<name>.py, which opens with the task's definition and a worked example."""
 
@@ -73,6 +81,11 @@ class Task(Plugin):
     def sample(self, batch: int, rng: torch.Generator) -> Batch:
         """Draw a whole batch at once, on the generator's device; equal generators give equal batches."""
         raise NotImplementedError(f"{type(self).__name__}.sample")
+
+    def sample_together(self, batch: int, rngs: Sequence[torch.Generator]) -> Batch:
+        """Draw with each generator the batch that `sample` draws, stacked along a new first axis. Many models train on
+        as many batches a step: a task may draw them in fewer operations than one by one."""
+        return stacked([self.sample(batch, rng) for rng in rngs])
 
     def held_out(self, split: Literal["validation", "test"]) -> "Task":
         """Return the task that models are validated with, or tested on: another one where data are finite, so that

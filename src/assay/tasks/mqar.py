@@ -28,19 +28,21 @@ Batches are drawn anew, where they go through a fixed set many times. `no_keys`,
 `min_kv_pairs` are ours.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, assert_never
 
 import torch
 from einops import rearrange
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.core.convert import added
+from assay.nn.random import uniform
 from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, TaskShape, Tokens
-from assay.tasks.subsets import distinct
+from assay.tasks.subsets import distinct, largest_first
 
 TRAINED = ((64, 4), (128, 8), (64, 4), (256, 16), (64, 4), (256, 32), (64, 4), (256, 64), (64, 4))
 """Cells (length, pairs) that `cells=zoology` trains on, in turn: 100,000 sequences of the first to 20,000 of each other
@@ -48,6 +50,7 @@ in the authors' set."""
 SCORED = ((64, 4), (64, 8), (64, 16), (128, 32), (256, 64), (512, 128), (1024, 256))
 """Cells that it is scored on, each as much as another. The last two are larger than any in training."""
 Pairs = Int[Tensor, "batch pairs"]
+Rngs = Sequence[torch.Generator]
 
 
 @tasks.register("mqar")
@@ -204,12 +207,20 @@ class Mqar(Task):
         return TaskShape(inputs=Tokens(self.vocab_size), outputs=Tokens(self.vocab_size), length=self.input_seq_len)
 
     def sample(self, batch: int, rng: torch.Generator) -> Batch:
+        return self._drawn(batch, rng)
+
+    def sample_together(self, batch: int, rngs: Rngs) -> Batch:
+        drawn = self._drawn(batch, *rngs)
+        return Batch(*(part.unflatten(0, (len(rngs), batch)) for part in (drawn.inputs, drawn.targets, drawn.asked)))
+
+    def _drawn(self, batch: int, *rngs: torch.Generator) -> Batch:
+        """Draw `batch` sequences from each generator, those of the first in front."""
         pairs, half, start = self.num_kv_pairs, self.vocab_size // 2, 2 * self._pairs_written
-        keys, values = distinct(batch, self._pairs_written, (len(self.keys), self.vocab_size - half), rng)
+        keys, values = distinct(batch, self._pairs_written, (len(self.keys), self.vocab_size - half), *rngs)
         keys, values = keys[:, :pairs] + self.keys.start, values + half
-        inputs = self._filler(keys, rng)
-        positions = start + 2 * self._scores(batch, rng).topk(pairs, dim=1).indices
-        inputs[:, 0:start:2], newest = self._keys_written(keys, rng)
+        inputs = self._filler(keys, batch, rngs)
+        positions = start + 2 * largest_first(self._scores(batch, rngs), pairs)
+        inputs[:, 0:start:2], newest = self._keys_written(keys, batch, rngs)
         inputs[:, 1:start:2] = values
         targets = values.gather(1, newest)
         inputs.scatter_(1, positions, keys)
@@ -217,41 +228,41 @@ class Mqar(Task):
             inputs.scatter_(1, positions + 1, targets)
         return Batch(inputs=inputs, targets=targets, positions=positions)
 
-    def _keys_written(self, keys: Pairs, rng: torch.Generator) -> tuple[Int[Tensor, "batch written"], Pairs]:
+    def _keys_written(self, keys: Pairs, batch: int, rngs: Rngs) -> tuple[Int[Tensor, "batch written"], Pairs]:
         """Return the key of every pair in its order, and which pair is the last of each key."""
         if not self.updates:
             return keys, torch.arange(keys.shape[1], device=keys.device).expand_as(keys)
         # Place i of a random order goes to key i modulo the number of keys, as often as it is written.
-        place = torch.rand(len(keys), self._pairs_written, generator=rng, device=rng.device).argsort(dim=1)
+        place = uniform((batch, self._pairs_written), *rngs).argsort(dim=1, stable=True)
         often = keys.repeat(1, 1 + self.updates)
         newest = rearrange(place, "b (n k) -> b n k", k=keys.shape[1]).amax(dim=1)
         return torch.empty_like(often).scatter_(1, place, often), newest
 
-    def _scores(self, batch: int, rng: torch.Generator) -> Tensor:
+    def _scores(self, batch: int, rngs: Rngs) -> Tensor:
         """Draw scores whose largest k, in order, are k successive draws without replacement by the slots' weights:
         log(u) / weight is minus an exponential waiting time of that rate, and the first to ring are drawn first."""
-        slot = torch.arange(1, self.slots + 1, device=rng.device, dtype=torch.float32)
-        uniform = torch.rand(batch, self.slots, generator=rng, device=rng.device)
-        return uniform.log_().mul_(slot.pow(1 - self.power_a))
+        slot = torch.arange(1, self.slots + 1, device=rngs[0].device, dtype=torch.float32)
+        return uniform((batch, self.slots), *rngs).log_().mul_(slot.pow(1 - self.power_a))
 
-    def _filler(self, keys: Pairs, rng: torch.Generator) -> Int[Tensor, "batch time"]:
+    def _filler(self, keys: Pairs, batch: int, rngs: Rngs) -> Int[Tensor, "batch time"]:
         """Draw tokens for every place, as if there were neither pairs nor questions."""
-        shape = (len(keys), self.input_seq_len)
+        shape = (batch, self.input_seq_len)
         match self.filler:
             case "any":
-                return torch.randint(1, self.vocab_size, shape, generator=rng, device=rng.device)
+                drawn = [torch.randint(1, self.vocab_size, shape, generator=rng, device=rng.device) for rng in rngs]
+                return torch.cat(drawn)
             case "no_keys":
-                return self._tokens_without(keys, shape, rng)
+                return self._tokens_without(keys, uniform(shape, *rngs, dtype=torch.float64))
             case "zero":
-                return torch.zeros(shape, dtype=torch.long, device=rng.device)
+                return keys.new_zeros(len(keys), self.input_seq_len)
             case other:
                 assert_never(other)
 
-    def _tokens_without(self, keys: Pairs, shape: tuple[int, int], rng: torch.Generator) -> Int[Tensor, "batch time"]:
-        """Draw uniformly from [1, V) less the row's keys: the n-th token left, by counting the keys below it."""
-        uniform = torch.rand(shape, generator=rng, device=rng.device, dtype=torch.float64)
-        rank = 1 + (uniform * (self.vocab_size - 1 - keys.shape[1])).long()
-        below = keys.sort(dim=1).values - torch.arange(keys.shape[1], device=rng.device)
+    def _tokens_without(self, keys: Pairs, drawn: Float[Tensor, "batch time"]) -> Int[Tensor, "batch time"]:
+        """Turn numbers of [0, 1) into tokens of [1, V) less the row's keys: the n-th one left, by counting the keys
+        below it."""
+        rank = 1 + (drawn * (self.vocab_size - 1 - keys.shape[1])).long()
+        below = keys.sort(dim=1).values - torch.arange(keys.shape[1], device=keys.device)
         return rank + torch.searchsorted(below, rank, right=True)
 
     def _newest(self, batch: Batch) -> Pairs:

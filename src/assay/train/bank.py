@@ -5,7 +5,7 @@ forward pass is one model's under `vmap`, and AdamW goes over views of the rows.
 diverges turns to NaN alone. Models of one seed see the same batches.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,13 +16,12 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from assay.models.sequence import SequenceModule
-from assay.nn.norm import kernels
-from assay.nn.whole import has_kernels, kept_whole
-from assay.tasks.base import Batch, Task
+from assay.nn.whole import kept_whole
+from assay.tasks.base import Batch, Task, stacked
 from assay.train.adamw import AdamW
 from assay.train.checkpoint import fill
-from assay.train.recipe import Optimizer, Train, answer_losses, wide_cross_entropy
-from assay.train.trainer import Members, Trainer, decays
+from assay.train.recipe import Optimizer, Train, answer_losses
+from assay.train.trainer import Members, Trainer, cross_entropy_on, decays
 
 SHORT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 LONG = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -52,9 +51,7 @@ class Bank(Trainer):
         super().__init__(task, train, seeds=seeds, device=device, graph=graph)
         self.template = models[0]
         self.whole = nullcontext if compile else kept_whole  # compiled code is fused anyway
-        self.cross_entropy: Callable[[Tensor, Tensor], Tensor] = wide_cross_entropy
-        if has_kernels(device) and not compile:
-            self.cross_entropy = kernels.cross_entropy
+        self.cross_entropy = cross_entropy_on(device, compile=compile)
         narrow = {id(p) for m in self.template.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
         decaying = decays(self.template)
         # Decaying ones first, so that each model is two pieces to the optimizer.
@@ -69,7 +66,7 @@ class Bank(Trainer):
         self.losses = self.packed.new_zeros(len(models))
         if compile:
             self._losses = torch.compile(self._losses)  # type: ignore[method-assign]
-        self._groups: dict[Members, tuple[Tensor, list[int], Tensor]] = {}
+        self._groups: dict[Members, tuple[Tensor, list[int], Tensor | None]] = {}
 
     def ordered(self, model: SequenceModule) -> Iterator[Tensor]:
         """Yield a model's parameters in the order of a packed row."""
@@ -93,22 +90,22 @@ class Bank(Trainer):
         rows, keys, draw_of = self._group(members)
         whole = len(members) == len(self.packed)
         packed = self.packed if whole else self.packed.detach()[rows].requires_grad_(True)
-        drawn = [part.sample(batch, self.rngs[key]) for key in keys]
-        losses = self._losses(part, packed, _stacked(drawn, draw_of))
+        drawn = part.sample_together(batch, [self.rngs[key] for key in keys])
+        losses = self._losses(part, packed, drawn if draw_of is None else _each(drawn, draw_of))
         (gradient,) = torch.autograd.grad(losses.sum(), packed)
         # Clipped by each model's norm, as clip_grad_norm_ does it.
         gradient.mul_((self.clip[rows] / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1))
         self.gradient.index_copy_(0, rows, gradient)
         self.losses.index_copy_(0, rows, losses.detach())
 
-    def _group(self, members: Members) -> tuple[Tensor, list[int], Tensor]:
-        """Return the rows of these models, their generators, and which of those each draws from. A group's first step
-        makes them, since it is not captured: a graph cannot copy from the host."""
+    def _group(self, members: Members) -> tuple[Tensor, list[int], Tensor | None]:
+        """Return the rows of these models, their generators, and which of those each draws from, where they share some.
+        A group's first step makes them, since it is not captured: a graph cannot copy from the host."""
         if members not in self._groups:
             keys = list(dict.fromkeys(self.rng_of[member] for member in members))
             draws = [keys.index(self.rng_of[member]) for member in members]
             rows, draw_of = (torch.tensor(places, device=self.device) for places in (members, draws))
-            self._groups[members] = rows, keys, draw_of
+            self._groups[members] = rows, keys, None if len(keys) == len(members) else draw_of
         return self._groups[members]
 
     def stop(self, member: int) -> None:
@@ -137,7 +134,7 @@ class Bank(Trainer):
         size = max(1, SCORED_AT_ONCE // per_model)
         self.template.eval()
         for start in range(0, len(batches), size):
-            batch = _stacked(batches[start : start + size])
+            batch = stacked(batches[start : start + size])
             weights = self._weights(self.packed[start : start + size])
             yield from self._together(weights, batch)
         self.template.train()
@@ -162,14 +159,7 @@ class Bank(Trainer):
         )
 
 
-def _stacked(batches: Sequence[Batch], order: Tensor | None = None) -> Batch:
-    """Stack batches along a new first axis; `order` picks them, with repetitions."""
-
-    def together(field: str) -> Any:
-        tensors = [getattr(batch, field) for batch in batches]
-        if tensors[0] is None:
-            return None
-        stacked = torch.stack(tensors)
-        return stacked if order is None else stacked[order]
-
-    return Batch(*(together(field) for field in ("inputs", "targets", "positions")))
+def _each(drawn: Batch, order: Tensor) -> Batch:
+    """Give each model its batch of those drawn."""
+    positions = None if drawn.positions is None else drawn.positions[order]
+    return Batch(drawn.inputs[order], drawn.targets[order], positions)
