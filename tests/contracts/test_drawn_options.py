@@ -113,6 +113,7 @@ CHEAP: dict[str, list[Callable[[Any], None]]] = {
     ],
     "tasks": [
         tasks.gives_equal_batches_to_equal_generators,
+        tasks.draws_together_what_it_draws_alone,
         tasks.has_the_shape_it_says,
         tasks.is_finite,
         tasks.answers_each_sequence_alone,

@@ -102,6 +102,9 @@ class Faulty(Task):
             return Batch(inputs, targets[:, None].expand(places.shape), places)
         return Batch(inputs, targets)
 
+    def sample_together(self, batch, rngs):
+        return super().sample_together(batch, rngs[:1] * len(rngs) if self.fault == "shared" else rngs)
+
     def references(self, batch):
         match self.fault:
             case "reference":
@@ -130,6 +133,7 @@ class Faulty(Task):
     [
         ("global", contract.gives_equal_batches_to_equal_generators, "different inputs"),
         ("stuck", contract.gives_equal_batches_to_equal_generators, "in a row"),
+        ("shared", contract.draws_together_what_it_draws_alone, "drawn together, inputs are others"),
         ("length", contract.has_the_shape_it_says, r"inputs \(1, 2, 1\), not \(1, 3, 1\)"),
         ("vocab", contract.has_the_shape_it_says, r"leave 0\.\.1"),
         ("infinite", contract.is_finite, "1 of 128 entries of inputs"),

@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
+from assay.nn.norm import Norm
+from assay.nn.random import stream
 from assay.nn.whole import has_kernels
+from assay.tasks import tasks
 
 pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() and has_kernels(torch.device("cuda"))), reason="needs CUDA and Triton"
@@ -51,3 +54,25 @@ def test_rms_norm(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     slopes = torch.autograd.grad((found * pull).sum(), (x, gains))
     for slope, right in zip(slopes, torch.autograd.grad((wanted * pull.double()).sum(), exact), strict=True):
         torch.testing.assert_close(slope.double(), right, **close)
+
+
+def test_a_norm_takes_the_kernel_where_a_gradient_is_asked_for() -> None:
+    norm = Norm(96).cuda()
+    x = draw(4, 77, 96).bfloat16()
+    trained = norm(x.clone().requires_grad_())
+    torch.testing.assert_close(trained, norm(x), rtol=2**-6, atol=2**-6)
+    (slope,) = torch.autograd.grad((trained * draw(4, 77, 96, seed=2)).sum(), norm.weight)
+    unit = x.double() / x.double().square().mean(-1, keepdim=True).sqrt()
+    torch.testing.assert_close(slope.double(), (unit * draw(4, 77, 96, seed=2)).sum((0, 1)), rtol=2**-5, atol=0.1)
+
+
+@pytest.mark.parametrize("pairs", [4, 64, 256])
+def test_sequences_drawn_together_are_those_drawn_alone(pairs: int) -> None:
+    """Also where two numbers that they are ordered by are equal, which topk resolves by the number of rows."""
+    task = tasks.parse(f"mqar:num_kv_pairs={pairs}:input_seq_len={4 * pairs}:power_a=1:filler=no_keys:values=hidden")
+    rngs, alone = ([stream(seed, "test", device="cuda") for seed in range(15)] for _ in range(2))
+    batch = task.sample_together(64, rngs)
+    for place, rng in enumerate(alone):
+        own = task.sample(64, rng)
+        for name in ("inputs", "targets", "positions"):
+            assert torch.equal(getattr(own, name), getattr(batch, name)[place])

@@ -127,10 +127,12 @@ def test_the_page_shows_what_the_shipped_records_say(script: Callable[[str], Mod
     page = page_of.PAGE.read_text(encoding="utf-8")
     assert page_of.placed(page) == page, "run python docs/capacity_icl.py"
     shown = page.partition("<!-- capacity: begin -->")[2].partition("<!-- capacity: end -->")[0]
-    assert len(shipped.records("icl.capacity")) == 297
-    (row,) = [line for line in shown.splitlines() if line.startswith("| linear_attention")]
-    assert row.endswith("| 0.01 edge |") and "0.03 (2 seeds) for `linear_attention`" in shown
-    assert "`linear_attention` 0.03;" in shown, "the rate that two seeds were trained at is still to add"
+    assert len(shipped.records("icl.capacity")) == 635
+    at_64 = [line for line in shown.splitlines() if line.startswith("| 64 |")]
+    assert len(at_64) == 9 and not any("edge" in line for line in at_64)
+    (edge,) = [line for line in shown.splitlines() if line.startswith("| 128 | gated_delta_net")]
+    assert "| 0.01 (4/5) edge | 0.0003, 0.001, 0.003, 0.01 |" in edge
+    assert "`gated_delta_net` at d = 128 0.03;" in shown, "the next rate beyond the edge is still to add"
 
 
 @pytest.mark.parametrize("name", ["zoology", "reflections"])

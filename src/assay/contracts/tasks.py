@@ -17,6 +17,18 @@ def gives_equal_batches_to_equal_generators(task: Task) -> None:
     assert not torch.equal(one.inputs, following.inputs), "two batches in a row have the same inputs"
 
 
+def draws_together_what_it_draws_alone(task: Task) -> None:
+    """`sample_together` gives each generator's batch as `sample` does, also for the batch after it."""
+    alone, together = ([stream(seed, "contract") for seed in range(3)] for _ in range(2))
+    for _ in range(2):
+        batch = task.sample_together(4, together)
+        for place, rng in enumerate(alone):
+            own = task.sample(4, rng)
+            for name in ("inputs", "targets", "positions"):
+                a, b = getattr(own, name), getattr(batch, name)
+                assert (a is None and b is None) or torch.equal(a, b[place]), f"drawn together, {name} are others"
+
+
 def has_the_shape_it_says(task: Task) -> None:
     """Inputs and targets have the sizes of `shape()`, for a batch of 1, 2 and 33; positions are places of the input;
     what is held out has the same shape."""

@@ -42,10 +42,10 @@ def _parsed(packed: bytes, path: Path) -> tuple[Record, ...]:
 
 
 def write(path: Path, found: Iterable[Record]) -> None:
-    """Pack records, without the name of the machine that computed them. The same records give the same bytes, and those
-    with like options lie together, which takes a sixth off the file."""
-    nameless = (replace(record, provenance=replace(record.provenance, host="")) for record in found)
-    alike = sorted(nameless, key=lambda record: (canonical(record.run.options), record.run.id))
+    """Pack records, without the name of the machine that computed them and without the hashes of files, which do not
+    ship. The same records give the same bytes, and those with like options lie together, which takes a sixth off."""
+    bare = (replace(record, artifacts=(), files={}, provenance=replace(record.provenance, host="")) for record in found)
+    alike = sorted(bare, key=lambda record: (canonical(record.run.options), record.run.id))
     lines = [canonical(record.to_json()) for record in alike]
     with disk_errors(path):
         write_file(path, gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
@@ -54,7 +54,7 @@ def write(path: Path, found: Iterable[Record]) -> None:
 def add(study: str, folder: Path, found: Iterable[Record]) -> None:
     """Add records to those that a folder has of a study, but for runs that failed: that one diverged is a result. Of
     one run the new record is kept."""
-    new = (replace(record, artifacts=()) for record in found if record.status != "failed")
+    new = (record for record in found if record.status != "failed")
     merged = {record.run.id: record for record in (*records(study, folder), *new)}
     write(folder / f"{study}.jsonl.gz", merged.values())
 

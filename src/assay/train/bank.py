@@ -21,7 +21,7 @@ from assay.tasks.base import Batch, Task, stacked
 from assay.train.adamw import AdamW
 from assay.train.checkpoint import fill
 from assay.train.recipe import Optimizer, Train, answer_losses
-from assay.train.trainer import Members, Trainer, cross_entropy_on, decays
+from assay.train.trainer import Members, Trainer, decays
 
 SHORT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 LONG = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -51,7 +51,6 @@ class Bank(Trainer):
         super().__init__(task, train, seeds=seeds, device=device, graph=graph)
         self.template = models[0]
         self.whole = nullcontext if compile else kept_whole  # compiled code is fused anyway
-        self.cross_entropy = cross_entropy_on(device, compile=compile)
         narrow = {id(p) for m in self.template.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
         decaying = decays(self.template)
         # Decaying ones first, so that each model is two pieces to the optimizer.
@@ -115,7 +114,7 @@ class Bank(Trainer):
 
     def _losses(self, part: Task, packed: Tensor, batch: Batch) -> Float[Tensor, " models"]:
         answers = self._together(self._weights(packed), batch)
-        return answer_losses(part, answers, batch, self.cross_entropy).flatten(1).mean(dim=1)
+        return answer_losses(part, answers, batch).flatten(1).mean(dim=1)
 
     def _together(self, weights: Weights, batch: Batch) -> Float[Tensor, "models batch answers outputs"]:
         """Compute each model's answers to its batch."""

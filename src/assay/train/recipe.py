@@ -1,7 +1,6 @@
 """Defines how a sequence model is trained on a task: the options, the schedule and the loss."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +10,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, log_softmax, m
 
 from assay.core.convert import added
 from assay.core.errors import UserError
+from assay.nn.norm import kernels
+from assay.nn.whole import has_kernels
 from assay.tasks.base import Batch, Task
 
 
@@ -73,22 +74,19 @@ def wide_cross_entropy(answers: Float[Tensor, "*batch outputs"], targets: Int[Te
     """Compute cross entropy in float32 without a float32 copy of all logits. In bf16 log-probabilities near chance are
     6 % apart, and the default run learns nothing."""
     wide = torch.promote_types(answers.dtype, torch.float32)
+    if wide == torch.float32 and has_kernels(answers.device) and not torch.compiler.is_compiling():
+        return kernels.cross_entropy(answers, targets)  # moves the logits three times, where torch does ten times
     logs = log_softmax(answers, dim=-1, dtype=wide).flatten(0, -2)
     return nll_loss(logs, targets.flatten(), reduction="none").view_as(targets)
 
 
-def answer_losses(
-    task: Task,
-    answers: Float[Tensor, "*batch answers outputs"],
-    batch: Batch,
-    cross_entropy: Callable[[Tensor, Tensor], Tensor] = wide_cross_entropy,
-) -> Tensor:
+def answer_losses(task: Task, answers: Float[Tensor, "*batch answers outputs"], batch: Batch) -> Tensor:
     """The task's loss of every answer, in float32 at least."""
     wide = torch.promote_types(answers.dtype, torch.float32)
     targets = batch.targets
     match task.loss:
         case "cross_entropy":
-            return cross_entropy(answers, targets)
+            return wide_cross_entropy(answers, targets)
         case "mse":
             return mse_loss(answers.squeeze(-1).to(wide), targets, reduction="none")
         case "bce":

@@ -19,13 +19,11 @@ from torch import Tensor, nn
 
 from assay.models.sequence import SequenceModule
 from assay.nn.capture import WARM_UP_STEPS, Graphs
-from assay.nn.norm import kernels
 from assay.nn.random import stream
-from assay.nn.whole import has_kernels
 from assay.tasks.base import Batch, Task
 from assay.train.adamw import AdamW
 from assay.train.checkpoint import generator_states, restore_generators
-from assay.train.recipe import Optimizer, Train, answer_losses, wide_cross_entropy
+from assay.train.recipe import Optimizer, Train, answer_losses
 
 Members = tuple[int, ...]
 """Models of a bank, by their place."""
@@ -150,7 +148,6 @@ class SingleTrainer(Trainer):
         self.model, self.recipe = model, optimizer
         self.parameters = list(model.parameters())  # to walk over all modules takes a twentieth of a small step
         self.forward: Callable[..., Tensor] = torch.compile(model) if compile else model
-        self.cross_entropy = cross_entropy_on(device, compile=compile)
         decaying, rest = (
             [p for name, p in model.named_parameters() if decays(model)[name] == wanted] for wanted in (True, False)
         )
@@ -161,7 +158,7 @@ class SingleTrainer(Trainer):
         drawn = part.sample(batch, self.rngs[self.rng_of[0]])
         with self.autocast():
             answers = self.forward(drawn.inputs, drawn.positions)
-        loss = answer_losses(part, answers, drawn, self.cross_entropy).mean()
+        loss = answer_losses(part, answers, drawn).mean()
         if self.graph:
             self.model.zero_grad(set_to_none=False)  # a replayed step adds to the gradients it was captured with
         for parameter in () if self.graph else self.parameters:
@@ -186,12 +183,6 @@ class SingleTrainer(Trainer):
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
         self.model.load_state_dict(state["model"])
-
-
-def cross_entropy_on(device: torch.device, *, compile: bool) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return what computes the loss of logits there: a kernel that moves them three times, not ten; compiled code is
-    fused anyway."""
-    return kernels.cross_entropy if has_kernels(device) and not compile else wide_cross_entropy
 
 
 def decays(model: SequenceModule) -> dict[str, bool]:

@@ -208,7 +208,7 @@ def _memories(found: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _to_widen(found: Sequence[Row]) -> list[str]:
     """Say which rates to add where a row that learned chose the smallest or largest that was tried."""
-    wanted = [f"{row.label} {','.join(map('{:g}'.format, rates))}" for row in found if (rates := missing_rates(row))]
+    wanted = [f"{row.series} {','.join(map('{:g}'.format, rates))}" for row in found if (rates := missing_rates(row))]
     return [f"Rows at an edge, and what to add to --grid optimizer.lr: {'; '.join(wanted)}."] if wanted else []
 
 
