@@ -1,14 +1,14 @@
-"""Write the capacity table of docs/icl.md, from the records that ship with assay.
+"""Write the capacity tables of docs/icl.md, from the records that ship with assay.
 
-    python docs/capacity_icl.py                  # the table
+    python docs/capacity_icl.py                  # the tables
     python docs/capacity_icl.py --ship FOLDER    # first add the records of preset `capacity` in a results folder
 
 The records lie in src/assay/shipped/icl.capacity.jsonl.gz. Of a learning curve they keep the last validation, which the
-rate of a row is chosen by. The tables are of runs with `--backend triton`; one line is of runs without.
+rate of a row is chosen by. The tables are of runs with `--backend triton`; one line is of runs with `--backend torch`.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,64 @@ from assay.report.rows import Row
 from assay.report.section import Section, Table
 from assay.report.text import shown
 from assay.studies.icl.capacity import BEYOND, capacity, has_convolution, missing_rates
-from assay.studies.icl.learning import learned
-from assay.studies.icl.memories import memory_shape
+from assay.studies.icl.k90 import Capacity, capacity_interval, crossing
+from assay.studies.icl.learning import curve, learned, sizes
+from assay.studies.icl.memories import memory_curve, memory_shape
 from assay.studies.icl.report import trained
 
 PAGE = Path(__file__).parent / "icl.md"
 NAME = "icl.capacity"
 WIDTHS = (32, 64, 128)
-COLUMNS = ("learned", "steps to learn", "K90", BEYOND, "state bytes", "lr")
-HEBBIAN = "K90 of a Hebbian memory"
 STATE = (16_000, 25_000)
-"""Bytes of state: every mixer but attention has one row there."""
+"""Bytes of state between which every mixer but attention has a row."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A trained mixer at one width: its row, and what the report's table says of it."""
+
+    row: Row
+    table: Table
+    said: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.row.options["model"]["seq_mixer"]["name"])
+
+    @property
+    def label(self) -> str:
+        return str(self.said["seq_mixer"])
+
+    @property
+    def every_seed_learned(self) -> bool:
+        return len(learned(self.row)) == self.row.n
+
+    @property
+    def of_all_seeds(self) -> Capacity:
+        return capacity_interval(sizes(self.row), [curve(record) for record in self.row.finished])
+
+    def held(self) -> str:
+        """K90 of the seeds that learned; where not all did, also of all; and whether the rate is at an edge."""
+        share = f", {len(learned(self.row))} of {self.row.n} seeds" if learned(self.row) else ""
+        some = "" if self.every_seed_learned else f"{share} (all: {self.of_all_seeds})"
+        return f"{self.said['K90']}{some}{', edge' * self.row.at_the_edge}"
+
+    def memories(self) -> str:
+        """K90 of untrained memories of the mixer's size: Hebbian, least squares."""
+        shape = memory_shape(self.row.options["model"]["seq_mixer"], self.row.options["model"]["model_dim"])
+        if shape is None:
+            return "-"
+        pairs, vocab = tuple(sizes(self.row)), self.row.options["task"]["vocab_size"]
+        curves = (memory_curve(rule, shape, pairs, vocab - vocab // 2) for rule in ("hebbian", "least squares"))  # type: ignore[arg-type]
+        return ", ".join(str(crossing(pairs, found)) for found in curves)
+
+    def rate(self) -> str:
+        rates = sorted(self.row.tried)
+        chosen = str(self.row.tuned_words).removesuffix(" edge")
+        return f"{chosen} of {rates[0]:g} to {rates[-1]:g}{', edge' * self.row.at_the_edge}"
+
+    def shown(self, key: str) -> str:
+        return str(shown(self.table, self.said, key))
 
 
 def thin(record: Record) -> Record:
@@ -44,111 +91,105 @@ def ship(folder: Path) -> None:
     shipped.add(NAME, shipped.FOLDER, map(thin, of_models))
 
 
-def of_width(width: int, backend: str = "triton") -> tuple[list[Row], Table]:
-    """The rows of mixers with a short convolution at one width, and the table of their report."""
+def lines_of(width: int, backend: str) -> list[Line]:
+    """The mixers with a short convolution at one width, in the order of their report."""
     found = (record for record in shipped.records(NAME) if record.run.numerics.backend == backend)
     rows = trained(record for record in found if record.run.options["model"]["model_dim"] == width)
+    rows = [row for row in rows if has_convolution(row.options["model"]["seq_mixer"])]
     out = Section("icl")
-    capacity([row for row in rows if has_convolution(row.options["model"]["seq_mixer"])], out)
-    return rows, out.tables[0]
+    capacity(rows, out)
+    (table,) = out.tables
+    by_label = {str(said["seq_mixer"]): said for said in table.rows}
+    lines = {row.options["model"]["seq_mixer"]["name"]: row for row in rows}
+    assert len(lines) == len(rows), "the tables tell mixers apart by their names"
+    found_by_name = {label.partition(":")[0]: said for label, said in by_label.items() if not label.startswith("(")}
+    return [Line(lines[name], table, said) for name, said in found_by_name.items()]
 
 
-def mixer(row: Row) -> str:
-    return str(row.options["model"]["seq_mixer"]["name"])
+def grid(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    head = [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
+    return "\n".join(head + [f"| {' | '.join(cells)} |" for cells in lines])
 
 
-def lines_of(table: Table) -> dict[str, Mapping[str, Any]]:
-    """The lines of trained mixers by the mixer's name."""
-    trained_ones = [line for line in table.rows if not str(line["seq_mixer"]).startswith("(")]
-    return {str(line["seq_mixer"]).partition(":")[0]: line for line in trained_ones}
-
-
-def held(line: Mapping[str, Any]) -> str:
-    """K90, of how many seeds where not all learned, and whether the rate is at an edge."""
-    seeds, of = str(line["learned"]).split("/")
-    some = f", {seeds} of {of} seeds" if seeds not in (of, "0") else ""
-    return f"{line['K90']}{some}{', edge' if 'edge' in str(line['lr']) else ''}"
-
-
-def overview(tables: Mapping[int, Table]) -> str:
+def overview(lines: Mapping[int, list[Line]]) -> str:
     """K90 by mixer and width; most bits at d = 64 first."""
-    found = {width: lines_of(table) for width, table in tables.items()}
-    head = [f"| mixer | {' | '.join(f'd = {width}' for width in tables)} |", f"|{'---|' * (1 + len(tables))}"]
-    cells = {name: [held(found[width][name]) for width in tables] for name in found[64]}
-    return "\n".join(head + [f"| `{name}` | {' | '.join(own)} |" for name, own in cells.items()])
+    by_name = {width: {line.name: line for line in own} for width, own in lines.items()}
+    cells = [[f"`{one.name}`", *(by_name[width][one.name].held() for width in lines)] for one in lines[64]]
+    return grid(["mixer", *(f"d = {width}" for width in lines)], cells)
 
 
-def of_like_state(tables: Mapping[int, Table]) -> str:
+def of_like_state(lines: Mapping[int, list[Line]]) -> str:
     """The rows whose state is in STATE; those that hold most first."""
-    lines = [(width, name, line) for width, table in tables.items() for name, line in lines_of(table).items()]
-    like = [each for each in lines if STATE[0] <= each[2]["state bytes"] <= STATE[1]]
-    out = [f"| mixer | d | state, kB | K90 | {BEYOND} |", f"|{'---|' * 5}"]
-    for width, name, line in sorted(like, key=lambda each: -float(str(each[2]["K90"]).split()[0])):
-        state, told = line["state bytes"] / 1000, shown(tables[width], line, BEYOND)
-        out.append(f"| `{name}` | {width} | {state:.1f} | {held(line)} | {told} |")
-    return "\n".join(out)
+    flat = [(width, line) for width, own in lines.items() for line in own]
+    like = [each for each in flat if STATE[0] <= each[1].said["state bytes"] <= STATE[1]]
+    like.sort(key=lambda each: -each[1].of_all_seeds.point.value)
+    cells = [
+        [f"`{line.name}`", str(width), f"{line.said['state bytes'] / 1000:.1f}", line.held(), line.shown(BEYOND)]
+        for width, line in like
+    ]
+    return grid(["mixer", "d", "state, kB", "K90", BEYOND], cells)
 
 
-def whole(rows: Mapping[int, list[Row]], tables: Mapping[int, Table]) -> str:
-    """Every trained row, with the rates that were tried and what an untrained memory of its size holds."""
-    titles = ("d", "mixer", *COLUMNS[:3], HEBBIAN, *COLUMNS[3:], "rates tried")
-    out = [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
-    for width, table in tables.items():
-        memories = {str(line["seq_mixer"]): line["K90"] for line in table.rows}
-        by_name = {mixer(row): row for row in rows[width]}
-        for name, line in lines_of(table).items():
-            row = by_name[name]
-            shape = memory_shape(row.options["model"]["seq_mixer"], width)
-            own = {key: str(shown(table, line, key)) for key in COLUMNS}
-            tried = ", ".join(f"{rate:g}" for rate in sorted(row.tried))
-            memory = str(memories.get(f"(hebbian, {shape})", "-"))
-            cells = [str(width), str(line["seq_mixer"]), *(own[key] for key in COLUMNS[:3]), memory]
-            out.append(f"| {' | '.join([*cells, *(own[key] for key in COLUMNS[3:]), tried])} |")
-    return "\n".join(out)
+def whole(lines: Sequence[Line]) -> str:
+    cells = []
+    for line in lines:
+        learnt, held, bits, state = map(line.shown, ("learned", "K90", BEYOND, "state bytes"))
+        cells.append([line.label, learnt, held, line.memories(), bits, state, line.rate()])
+    return grid(["mixer", "learned", "K90", "K90 of memories", BEYOND, "state bytes", "rate"], cells)
 
 
-def told(width: int, table: Table) -> str:
+def told(width: int, lines: Sequence[Line]) -> str:
     """Which rows are told from the best, and which are not; attention is a ceiling, and left out here."""
-    lines = lines_of(table)
-    ranked = {name: line for name, line in lines.items() if line["lr"] is not None and "edge" not in str(line["lr"])}
-    best = next(name for name, line in ranked.items() if line["vs best"] is None)
-    rivals = {name: str(line["vs best"]) for name, line in ranked.items() if name not in (best, "attention")}
-    apart = [f"`{name}` ({said.removesuffix(' *')})" for name, said in rivals.items() if said.endswith("*")]
-    near = [f"`{name}` ({said})" for name, said in rivals.items() if not said.endswith("*")]
-    said = [f"At d = {width} `{best}` has most {BEYOND}, attention and rows at an edge aside"]
-    said += [f"told below it are {', '.join(apart)}"] if apart else []
-    said += [f"not told from it {', '.join(near)}"] if near else []
+    ranked = [line for line in lines if learned(line.row) and not line.row.at_the_edge]
+    best = next(line for line in ranked if line.said["vs best"] is None)
+    rivals = [line for line in ranked if line.name not in (best.name, "attention")]
+
+    def named(found: Sequence[Line]) -> str:
+        return ", ".join(f"`{line.name}` ({str(line.said['vs best']).removesuffix(' *')})" for line in found)
+
+    sure = [line for line in rivals if str(line.said["vs best"]).endswith("*")]
+    whole_rows = [line for line in rivals if line not in sure and line.every_seed_learned and best.every_seed_learned]
+    cut = [line for line in rivals if line not in sure and line not in whole_rows]
+    said = [f"At d = {width} `{best.name}` has most {BEYOND}, attention and rows at an edge aside"]
+    said += [f"told below it: {named(sure)}"] if sure else []
+    said += [f"not told from it: {named(whole_rows)}"] if whole_rows else []
+    said += (
+        [f"seeds were left out of one of the two, so five seeds cannot tell them apart: {named(cut)}"] if cut else []
+    )
     return "; ".join(said) + "."
 
 
-def to_add(rows: Mapping[int, list[Row]]) -> str:
+def to_add(lines: Mapping[int, list[Line]]) -> str:
     """The rates that rows at an edge still want."""
     wanted = [
-        f"`{mixer(row)}` at d = {width} {' and '.join(f'{rate:g}' for rate in missing)}"
-        for width, own in rows.items()
-        for row in sorted(own, key=mixer)
-        if (missing := missing_rates(row))
+        f"`{line.name}` at d = {width} {' and '.join(f'{rate:g}' for rate in missing)}"
+        for width, own in lines.items()
+        for line in sorted(own, key=lambda line: line.name)
+        if (missing := missing_rates(line.row))
     ]
     return f"Not ranked, since a rate beyond may be better, with the rates to add: {'; '.join(wanted)}."
 
 
 def again() -> str:
-    """How many pairs the rows that learned hold which torch computed without our kernels."""
-    rows, table = of_width(64, "torch")
-    found = [line for line in lines_of(table).values() if line["lr"] is not None]
-    said = ", ".join(f"`{line['seq_mixer']}` {held(line)}" for line in found)
-    count = sum(len(by_seed) for row in rows if learned(row) for by_seed in row.tried.values())
+    """How many pairs the rows that learned hold whose recurrences torch computed."""
+    found = [line for line in lines_of(64, "torch") if learned(line.row)]
+    said = ", ".join(f"`{line.label}` {line.held()}" for line in found)
+    count = sum(len(by_seed) for line in found for by_seed in line.row.tried.values())
     return f"K90 at d = 64 with `--backend torch`, {count} runs: {said}."
 
 
 def block() -> str:
-    found = {width: of_width(width) for width in WIDTHS}
-    rows, tables = ({width: each[place] for width, each in found.items()} for place in range(2))
-    setup = next(line for line in tables[64].note.splitlines() if line.startswith("Setup: ")).partition("; lr tried")[0]
-    ranks = "\n".join(f"- {told(width, table)}" for width, table in tables.items())
-    setup = setup.replace(" model_dim=64", "")
-    parts = [overview(tables), of_like_state(tables), ranks, to_add(rows), whole(rows, tables), again()]
-    return "\n\n".join([*parts, f"{setup}; 5 seeds."])
+    lines = {width: lines_of(width, "triton") for width in WIDTHS}
+    note = lines[64][0].table.note
+    setup = next(line for line in note.splitlines() if line.startswith("Setup: ")).partition("; lr tried")[0]
+    seeds = {line.row.n for own in lines.values() for line in own}
+    untrained = {str(said["seq_mixer"]): said for said in lines[64][0].table.rows}
+    floor, ceiling = untrained["(1/K, a guess)"]["K90"], untrained["(oracle)"]
+    bounds = f"A guess (1/K) has a K90 of {floor}; the exact lookup {ceiling['K90']}, and {ceiling[BEYOND]:.0f} bits."
+    ranks = "\n".join(f"- {told(width, own)}" for width, own in lines.items())
+    details = [part for width, own in lines.items() for part in (f"d = {width}:", whole(own))]
+    parts = [overview(lines), of_like_state(lines), ranks, to_add(lines), *details, bounds, again()]
+    return "\n\n".join([*parts, f"{setup.replace(' model_dim=64', '')}; {', '.join(map(str, seeds))} seeds."])
 
 
 def placed(page: str) -> str:

@@ -27,7 +27,7 @@ SHOWN = 96
 
 def thin(record: Record) -> Record:
     """The record without what was noted every epoch."""
-    return replace(record, metrics={k: v for k, v in record.metrics.items() if k != "history"}, artifacts=())
+    return replace(record, metrics={k: v for k, v in record.metrics.items() if k != "history"})
 
 
 def ship(folder: Path) -> None:

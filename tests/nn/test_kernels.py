@@ -60,6 +60,7 @@ def test_a_norm_takes_the_kernel_where_a_gradient_is_asked_for() -> None:
     norm = Norm(96).cuda()
     x = draw(4, 77, 96).bfloat16()
     trained = norm(x.clone().requires_grad_())
+    assert "RmsNorm" in repr(trained.grad_fn.next_functions)  # type: ignore[union-attr]
     torch.testing.assert_close(trained, norm(x), rtol=2**-6, atol=2**-6)
     (slope,) = torch.autograd.grad((trained * draw(4, 77, 96, seed=2)).sum(), norm.weight)
     unit = x.double() / x.double().square().mean(-1, keepdim=True).sqrt()

@@ -1,6 +1,6 @@
 """The law of multi-query associative recall: pairs, slots, filler, pools and mixed sizes."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -252,3 +252,16 @@ def test_an_old_value_is_never_the_answer_and_gaps_count_from_the_newest():
             assert tokens[last + 1] == answer and place - last == gap
     assert REVISED.floor() == 1 / 4
     assert [(part.num_kv_pairs, part.input_seq_len) for part in REVISED.parts()] == [(2, 24), (4, 48)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfOneKey(Mqar):
+    """A task made of this one: it overrides `sample` alone."""
+
+    def sample(self, batch: int, rng: torch.Generator) -> Batch:
+        return replace(super().sample(batch, rng), targets=torch.ones(batch, self.num_kv_pairs, dtype=torch.long))
+
+
+def test_a_task_made_of_it_is_drawn_together_by_its_own_sample() -> None:
+    drawn = OfOneKey().sample_together(3, [stream(seed, "test") for seed in range(2)])
+    assert drawn.targets.shape == (2, 3, 8) and bool((drawn.targets == 1).all())

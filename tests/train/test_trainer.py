@@ -3,16 +3,20 @@
 import math
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.models.sequence import SequenceModel, SequenceModule
+from assay.nn import norm
 from assay.nn.random import initialised_from, stream
 from assay.tasks import tasks
 from assay.tasks.base import Task
+from assay.train import recipe
 from assay.train import trainer as trainers
 from assay.train.checkpoint import load_checkpoint, save_checkpoint
 from assay.train.recipe import Optimizer, Train, answer_losses
@@ -109,6 +113,40 @@ def test_the_loss_is_the_mean_over_all_answers() -> None:
     assert answer_losses(task(), answers, batch).mean().item() == pytest.approx(
         torch.stack(each).mean().item(), rel=1e-5
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_loss_takes_the_kernel_where_there_is_one_but_not_in_float64(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kernel(logits: Tensor, targets: Tensor) -> Tensor:
+        asked.append(logits.dtype)
+        return torch.zeros(targets.shape)
+
+    asked: list[torch.dtype] = []
+    monkeypatch.setattr(recipe, "has_kernels", lambda device: True)
+    monkeypatch.setattr(recipe, "kernels", SimpleNamespace(cross_entropy=kernel))
+    batch = task().sample(8, torch.Generator().manual_seed(0))
+    answer_losses(task(), torch.zeros(8, 2, 64, dtype=dtype), batch)
+    assert asked == ([] if dtype == torch.float64 else [dtype])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "trains", "kernels"),
+    [(torch.bfloat16, True, 1), (torch.float32, True, 1), (torch.float32, False, 0), (torch.float64, True, 0)],
+)
+def test_a_norm_takes_the_kernel_where_it_trains_but_not_in_float64(
+    dtype: torch.dtype, trains: bool, kernels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kernel(x: Tensor, gains: Tensor, eps: float) -> Tensor:
+        asked.append(x.shape)
+        return x
+
+    asked: list[torch.Size] = []
+    monkeypatch.setattr(norm, "has_kernels", lambda device: True)
+    monkeypatch.setattr(norm, "kernels", SimpleNamespace(rms_norm=kernel))
+    found = norm.Norm(4)(torch.ones(2, 3, 4, dtype=dtype, requires_grad=trains))
+    assert found.shape == (2, 3, 4) and asked == kernels * [torch.Size((1, 2, 3, 4))]
 
 
 def test_the_head_at_scored_places_is_the_head_everywhere_read_there() -> None:

@@ -42,12 +42,14 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         for rng in self._generators:
             graph.register_generator_state(rng)
-        # Graphs are replayed one after the other, never two at once, so they share memory, which is by stream.
+        # Graphs are replayed one after the other, never two at once, so they share one pool of memory. A pool serves
+        # captures of one stream.
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
         self._side = self._side or torch.cuda.Stream()
         torch.cuda.synchronize()
         free, whole = torch.cuda.mem_get_info()
-        if free < whole / 2:  # torch.cuda.graph always does; what ran before then allocates all its memory again
+        if free < whole / 2:
+            # Not always, as torch.cuda.graph does: steps outside of graphs would have to allocate it all again.
             torch.cuda.empty_cache()
         with torch.cuda.stream(self._side):
             graph.capture_begin(pool=pool)

@@ -12,6 +12,7 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 COLUMNS = 4096
 """Logits that a program holds at a time."""
@@ -44,6 +45,7 @@ class _CrossEntropy(Function):
         return losses
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         logits, targets, sums = ctx.saved_tensors
         slope = torch.empty_like(logits)
@@ -65,6 +67,7 @@ class _RmsNorm(Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, gains, scale = ctx.saved_tensors
         per_model, d, _, rows = ctx.sizes

@@ -14,10 +14,10 @@ def stream(seed: int, *names: str | int, device: torch.device | str = "cpu") -> 
     return torch.Generator(device).manual_seed(derive(seed, *names))
 
 
-def uniform(shape: tuple[int, ...], *rngs: torch.Generator, rows: int = 0, dtype: torch.dtype | None = None) -> Tensor:
-    """Draw numbers of [0, 1) in this shape from each generator, one after the other along the axis `rows`."""
+def uniform(shape: tuple[int, ...], *rngs: torch.Generator, dim: int = 0, dtype: torch.dtype | None = None) -> Tensor:
+    """Draw numbers of [0, 1) in this shape from each generator, and join them along the axis `dim`."""
     drawn = [torch.rand(shape, generator=rng, device=rng.device, dtype=dtype) for rng in rngs]
-    return drawn[0] if len(drawn) == 1 else torch.cat(drawn, dim=rows)
+    return drawn[0] if len(drawn) == 1 else torch.cat(drawn, dim=dim)
 
 
 def for_shapes_alone() -> bool:

@@ -210,6 +210,8 @@ class Mqar(Task):
         return self._drawn(batch, rng)
 
     def sample_together(self, batch: int, rngs: Rngs) -> Batch:
+        if type(self).sample is not Mqar.sample:  # a task made of this one, which draws otherwise
+            return super().sample_together(batch, rngs)
         drawn = self._drawn(batch, *rngs)
         return Batch(*(part.unflatten(0, (len(rngs), batch)) for part in (drawn.inputs, drawn.targets, drawn.asked)))
 

@@ -24,7 +24,7 @@ def distinct(
         return [largest_first(uniform((rows, n), *rngs), count) for n in ranges]
     left = torch.stack([torch.arange(n, n - count, -1, device=rngs[0].device) for n in ranges], dim=1)
     # One call for all steps: rounding a float64 uniform down deviates from uniform by less than n / 2^53.
-    drawn = uniform((count, len(ranges), rows), *rngs, rows=2, dtype=torch.float64)
+    drawn = uniform((count, len(ranges), rows), *rngs, dim=2, dtype=torch.float64)
     rank = (drawn * rearrange(left, "c n -> c n 1")).long()
     chosen = kernels.nth_left(rank) if has_kernels(rank.device) else _nth_left(rank)
     return list(rearrange(chosen, "c n r -> n r c").contiguous())

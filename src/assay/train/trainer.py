@@ -5,9 +5,9 @@ bf16 autocast over float32 weights and is replayed as CUDA graphs, since small m
 path (`graph=False`) gives the same numbers. The parts of a mixture take turns, each with a graph of its own.
 
 With a curriculum a model begins on the smallest part and takes its turns over those that are open to it. Which are is
-decided by its own validation alone, never by the models it is trained with: any subset of a bank gives the same bits.
-So at one step models may be on different parts, and those on the same one, a group, are one program. A solved model
-stops, and leaves its group. Groups change after validations only, so that few graphs are captured.
+decided by its own validation alone, never by the models it is trained with: on a CPU any subset of a bank gives the
+same bits. So at one step models may be on different parts, and those on the same one, a group, are one program. A
+solved model stops, and leaves its group. Groups change after validations only, so that few graphs are captured.
 """
 
 from collections.abc import Callable, Iterator, Sequence
