@@ -43,7 +43,7 @@ def commands_of(section: str, folder: Path) -> Iterator[str]:
         else:
             assert language == "bash", "a program of the README has a name"
             commands = [line.partition("#")[0].strip() for line in text.strip().splitlines()]
-            yield from (command for command in commands if not command.startswith("make "))
+            yield from (command for command in commands if not command.startswith(("make ", "source ")))
 
 
 @pytest.mark.timeout(1200)  # seconds of work, on a machine that may be busy

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from assay.api import Execution
-from assay.card.battery import Records, Trial, answer, battery, wanted
+from assay.card.battery import Bounds, Records, Trial, answer, battery, wanted
+from assay.card.judge import line
 from assay.card.protocol import SCREENING_SEED, TIERS
 from assay.card.question import Question, Tier
 from assay.card.running import Runner
+from assay.card.verdict import parts_of
 from assay.core.run import Numerics, Record, Run
 
 QUESTION = Question("recall", "recalls", "mqar", steps=300, rates=(1e-3, 1e-2, 1e-1))
@@ -100,6 +102,20 @@ def test_rates_that_rise_to_the_edge_have_one_also_if_they_lie_close() -> None:
     _, found = rounds(lambda trial: 0.6 + 0.04 * math.log10(max(trial.rate, 1e-3) / 1e-3))
     result = answer(TIER, QUESTION, "mine", found)
     assert result.rate == max(QUESTION.rates) and result.at_edge and not result.comparable
+
+
+def test_a_rate_that_did_better_in_a_third_of_the_steps_leaves_the_recipe_open() -> None:
+    """The screening seed learns at one rate in the first round alone: what is chosen instead is not compared."""
+
+    def law(trial: Trial) -> float:
+        return 0.42 if trial.rate == 1e-2 and trial.steps == 100 else 0.13 + 0.001 * (trial.rate == 1e-1)
+
+    _, found = rounds(law)
+    result = answer(TIER, QUESTION, "mine", found)
+    assert result.rate == 1e-1 and not result.comparable
+    recipe, *_ = parts_of(result)
+    assert not recipe.holds and recipe.said.startswith("a rate of 0.01 validates at 0.42 after a third of the steps")
+    assert "no better than a guess" not in line(result, [], Bounds(0.15, 1.0)).verdict
 
 
 def test_a_rate_that_diverges_is_never_chosen() -> None:

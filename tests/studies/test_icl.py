@@ -34,8 +34,9 @@ def metrics(out: Path) -> list[str]:
 def test_words_and_dotted_flags_choose_task_and_mixers(cli_json: Callable[..., Any], tmp_path: Path) -> None:
     words = ["task:mqar", "model.seq_mixer:delta_net", "model.state_mixer:glu", *TINY, "--train.max_steps", "20"]
     found = cli_json("icl", *words, "--seeds", "0", "1", "--executor", "serial", "--out", tmp_path)
-    row, oracle = found["rows"]
+    row, oracle, guess = found["rows"]
     assert oracle["seq_mixer"] == "(oracle)" and oracle["accuracy"]["mean"] > 0.95
+    assert guess["seq_mixer"] == "(guess)" and guess["accuracy"] == 0.75, "of two values the one not shown yet"
     assert (row["task"], row["seq_mixer"], row["state_mixer"]) == ("mqar", "delta_net", "glu")
     assert row["accuracy"]["n"] == 2 and row["solved"] == "0/2" and row["state bytes"] > 0
     record = trained(tmp_path)[0]
@@ -46,9 +47,10 @@ def test_words_and_dotted_flags_choose_task_and_mixers(cli_json: Callable[..., A
 def test_a_grid_over_mixers_compares_them(cli_json: Callable[..., Any], tmp_path: Path) -> None:
     grid = ["--grid", "model.seq_mixer=attention,gated_linear_attn:num_heads=4", "seed=0..1"]
     found = cli_json("icl", *TINY, "--train.max_steps", "10", *grid, "--executor", "serial", "--out", tmp_path)
-    assert [row["seq_mixer"] for row in found["rows"]] == ["attention", "gated_linear_attn:num_heads=4", "(oracle)"]
+    names = [row["seq_mixer"] for row in found["rows"]]
+    assert names == ["attention", "gated_linear_attn:num_heads=4", "(oracle)", "(guess)"]
     assert not (tmp_path / "icl" / "by_position.png").exists(), "questions in random order are no row of examples"
-    assert all(row["accuracy"]["n"] == 2 for row in found["rows"])
+    assert all(row["accuracy"]["n"] == 2 for row in found["rows"][:-1])
 
 
 def test_a_regression_reports_its_error(cli_json: Callable[..., Any], tmp_path: Path) -> None:

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from assay.core.run import Numerics, Record, Run
 from assay.core.store import Store
+from assay.report.rows import rows
+from assay.studies.icl.report import reference_lines
+from assay.tasks import tasks
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -67,14 +71,14 @@ def scored(cli_json: Callable[..., Any], model: str, *words: str) -> list[dict[s
 def test_an_exact_lookup_recalls_everything_as_the_oracle_does(
     folder: Path, cli_json: Callable[..., Any], model: str
 ) -> None:
-    row, oracle = scored(cli_json, model)
+    row, oracle, _ = scored(cli_json, model)
     name = f"model:{model.partition(':')[2]}"
     assert (row["task"], row["model"], oracle["model"]) == ("mqar", name, "(oracle)")
     assert row["accuracy"] == {"mean": 1.0, "low": 1.0, "high": 1.0, "n": 2} == row["exact match"] == oracle["accuracy"]
 
 
 def test_a_constant_answer_scores_chance(folder: Path, cli_json: Callable[..., Any]) -> None:
-    row, _ = scored(cli_json, "model:constant")
+    row, *_ = scored(cli_json, "model:constant")
     # A value is one of 32 tokens: 3200 answers put the mean within .009 of 1/32, three standard errors.
     assert abs(row["accuracy"]["mean"] - 1 / 32) < 0.01 and row["exact match"]["mean"] == 0
 
@@ -182,3 +186,13 @@ def test_a_model_that_looks_ahead_is_refused(folder: Path, cli: Cli) -> None:
 def test_a_task_of_encoders_is_refused(folder: Path, cli: Cli) -> None:
     code, _, err = cli("icl", "eval", "--model", "model.py:answer", "task:retrieval", "--dry-run")
     assert code == 2 and "assay expressivity" in err
+
+
+@pytest.mark.parametrize(("values", "floor"), [("hidden", 1 / 4), ("shown", (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)])
+def test_recall_has_its_guess_beside_the_oracle(values: str, floor: float) -> None:
+    task = tasks.parse(f"mqar:vocab_size=64:input_seq_len=16:num_kv_pairs=4:values={values}").spec()
+    run = Run("icl", {"task": task, "model": None}, 0, {}, Numerics())
+    record = Record(run, "done", {"references": {"oracle": {"accuracy": 1.0}}})
+    best, guess = reference_lines(rows([record]), title="seq_mixer")
+    assert best["seq_mixer"] == "(oracle)" and guess["seq_mixer"] == "(guess)"
+    assert guess["accuracy"] == pytest.approx(floor)

@@ -64,6 +64,9 @@ class Answer:
     """The rates of the grid, and the one beyond it, from low to high."""
     window: int
     """Rates of the grid that work: within SLACK of the best at the screening's length."""
+    outdone: str = ""
+    """Which rate did better at the screening's length than the chosen one in full, by more than SLACK, if one did: with
+    such runs learning is a matter of luck, and one seed says little of which rate is best."""
     diverged: int = 0
     """Runs at the chosen rate whose loss was no number in the end, or that failed: they score 0."""
     longer: Mapping[int, float] = field(default_factory=dict)
@@ -107,8 +110,8 @@ class Answer:
 
     @property
     def comparable(self) -> bool:
-        """Whether its scores may stand against another's: no run diverged, and no rate beyond may be better."""
-        return not self.diverged and not self.at_edge
+        """Whether its scores may stand against another's: no run diverged, and no other rate may be better."""
+        return not self.diverged and not self.at_edge and (self.reached or not self.outdone)
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,8 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
     beside = min((loss for other, loss in full.items() if other != rate), default=LOST)
     flat = max(full.values()) - full[rate] < SLACK and beside - full[rate] <= question.resolution
     solved = not question.lower and full[rate] <= question.loss(SOLVED)
-    screened = [validation(found[trial], question) for trial in _screened(question, mixer)]
+    by_rate = {trial.rate: validation(found[trial], question) for trial in _screened(question, mixer)}
+    screened = list(by_rate.values())
     once, twice = (_scored(tier, question, mixer, rate, steps) for steps in (question.steps, 2 * question.steps))
     first, ran = found[once[0]], [found[trial] for trial in (*once, *twice) if trial in found]
     return Answer(
@@ -210,6 +214,7 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         at_edge=rate in (min(tried), max(tried)) and not flat and not solved,
         tried=tuple(sorted(tried)),
         window=sum(value < LOST and value <= min(screened) + SLACK for value in screened),
+        outdone="" if solved else _outdone(question, by_rate, rate, full[rate]),
         diverged=sum(record.status != "done" for record in ran),
         longer={trial.seed: score(found[trial], question) for trial in twice if trial in found},
         learned_more=max(
@@ -225,6 +230,18 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         held_back=sum(_held_back(found[trial], question) for trial in (twice if twice[0] in found else once)),
         sizes={key: first.metrics[key] for key in SIZES if key in first.metrics},
         by_sizes=tuple(found[trial] for trial in once if _by_pairs(found[trial])),
+    )
+
+
+def _outdone(question: Question, screened: Mapping[float, float], rate: float, in_full: float) -> str:
+    """Say which rate of the screening did better than the best one in full, if one did by more than SLACK."""
+    early = min(screened, key=lambda each: screened[each])
+    if not screened[early] < in_full - SLACK:
+        return ""
+    then, now = (f"{question.loss(value):.2f}" if value < LOST else "nothing" for value in (screened[early], in_full))
+    return (
+        f"a rate of {early:g} validates at {then} after a third of the steps, and the best of those trained in full, "
+        f"{rate:g}, at {now}: one seed cannot choose a rate here"
     )
 
 

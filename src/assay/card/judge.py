@@ -5,7 +5,7 @@ question, since two or five seeds of one say little about it, and is never below
 the two that are compared vary more than that, as mixers do that learn with some of their seeds alone, their own counts.
 Where a question has no goal, such as a language model's loss, a seed's own text is harder or easier for every mixer, by
 as much as the seeds of a mixer differ otherwise, or more: differences are paired by seed there. Mixers with a diverged
-run, or a rate at the edge of its grid, are not compared.
+run, a rate at the edge of its grid, or one that another outdid in fewer steps, are not compared.
 """
 
 import math

@@ -1,6 +1,7 @@
 """What may be said of one mixer on one question, and the certificate under it: the parts are those of a finding.
 
-    recipe              no run at the best rate diverged, and that rate is at no edge of those tried
+    recipe              no run at the best rate diverged, that rate is at no edge of those tried, and none did better
+                        in a third of the steps
     doubled training    no seed gains more than STILL by it, in score or in validation, and none comes as near to the
                         goal; where some seeds reach it, as many do. A run that ended early, or never got to the size
                         that is scored, was not trained twice as long on it
@@ -34,6 +35,8 @@ def _recipe(mine: Answer) -> tuple[bool, str]:
         return False, f"its runs failed, {mine.failed}"
     if mine.diverged:
         return False, f"{mine.diverged} run{'s'[: mine.diverged > 1]} diverged at the best rate"
+    if mine.outdone:
+        return False, mine.outdone
     told = f"the best rate, {mine.rate:g}, is at {{}} of those tried, {mine.tried[0]:g} to {mine.tried[-1]:g}"
     if mine.at_edge:
         return False, told.format("the edge")
@@ -93,7 +96,7 @@ def beside_a_guess(mine: Answer, interval: Interval, bounds: Bounds) -> str:
     """Say so where a mixer scores less than a guess, or no more, or is not told from one, or n-grams do better."""
     loss = mine.question.loss
     ends = [loss(end) for end in (interval.low, interval.high) if end is not None]
-    if mine.failed or mine.diverged:
+    if mine.failed or mine.diverged or (mine.outdone and not mine.reached):
         return ""
     if min(ends, default=-math.inf) > loss(bounds.floor):
         return "worse than a guess"

@@ -5,6 +5,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from assay.core.errors import UserError
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.metrics.intervals import share, student_t, wilson
@@ -133,14 +134,28 @@ def _speed(row: Row) -> float | None:
 
 
 def reference_lines(references: Sequence[Row], *, title: str) -> list[dict[str, Any]]:
-    """A line for each predictor of each task, its name in parentheses under the column `title`."""
-    asked = labels([row.options["task"] for row in references], short=True)
-    return [
-        {"task": task, title: f"({name})"}
-        | {column.title: row.interval("references", name, str(column.value), bounded=column.share) for column in SCORES}
-        for task, row in zip(asked, references, strict=True)
-        for name in row.records[0].metrics["references"]
-    ]
+    """A line for each predictor of each task, its name in parentheses under the column `title`; last a guess, where its
+    score is known."""
+    out: list[dict[str, Any]] = []
+    for task, row in zip(labels([row.options["task"] for row in references], short=True), references, strict=True):
+        for name in row.records[0].metrics["references"]:
+            scores = {
+                each.title: row.interval("references", name, str(each.value), bounded=each.share) for each in SCORES
+            }
+            out.append({"task": task, title: f"({name})"} | scores)
+        if (floor := _guess(row.options["task"])) is not None:
+            out.append({"task": task, title: "(guess)", "accuracy": floor})
+    return out
+
+
+def _guess(task: Mapping[str, Any]) -> float | None:
+    """Return the accuracy of the best guess, the mean over the parts that are scored; None where it is not known."""
+    try:
+        floors = [part.floor() for part in tasks.load(task).scored_parts()]
+    except UserError:  # a plug-in that is not here
+        return None
+    known = [floor for floor in floors if floor is not None]
+    return fmean(known) if len(known) == len(floors) else None
 
 
 def _rates(found: Sequence[Row], out: Report) -> None:
