@@ -45,7 +45,9 @@ def card(words: list[str]) -> int:
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be run, and about how long it takes")
     parser.add_argument("--json", action="store_true", help="print the card as JSON")
-    parser.add_argument("--budget", type=seconds, metavar="TIME", help="leave out what does not fit: 10m, 90s, 1h")
+    parser.add_argument(
+        "--budget", type=seconds, metavar="TIME", help="leave out what, by estimate, does not fit: 10m, 90s, 1h"
+    )
     parser.add_argument("--stored", action="store_true", help="ask only questions whose records are stored or ship")
     parser.add_argument("--questions", nargs="+", metavar="NAME", help="ask only these, such as recall and parity")
     parser.add_argument("--seeds", type=int, metavar="N", help=SEEDS)
