@@ -22,7 +22,7 @@ from assay.report.section import Section, Table
 from assay.report.text import shown
 from assay.studies.icl.capacity import BEYOND, capacity, has_convolution, missing_rates
 from assay.studies.icl.k90 import Capacity, capacity_interval, crossing
-from assay.studies.icl.learning import curve, learned, sizes
+from assay.studies.icl.learning import curve, has_learned, learned, sizes
 from assay.studies.icl.memories import memory_curve, memory_shape
 from assay.studies.icl.report import trained
 
@@ -170,6 +170,28 @@ def to_add(lines: Mapping[int, list[Line]]) -> str:
     return f"Not ranked, since a rate beyond may be better, with the rates to add: {'; '.join(wanted)}."
 
 
+def left_out(lines: Mapping[int, list[Line]]) -> str:
+    """The accuracy at the smallest size of seeds that did not learn."""
+    said = []
+    for width, own in lines.items():
+        for line in own:
+            if short := sorted(curve(record)[0] for record in line.row.finished if not has_learned(record)):
+                said.append(f"`{line.name}` at d = {width} {', '.join(f'{value:.2f}' for value in short)}")
+    return f"Seeds that did not learn, by their accuracy at 4 pairs: {'; '.join(said)}."
+
+
+def by_rate(line: Line) -> str:
+    """K90 of all seeds at each rate, and the largest of a single run."""
+    curves = {rate: [curve(record) for record in own.values()] for rate, own in sorted(line.row.tried.items())}
+    found = {rate: capacity_interval(sizes(line.row), own) for rate, own in curves.items()}
+    largest = max((seed for each in found.values() for seed in each.seeds), key=lambda seed: seed.value)
+    said, width = (
+        ", ".join(f"{each} at {rate:g}" for rate, each in found.items()),
+        line.row.options["model"]["model_dim"],
+    )
+    return f"K90 of `{line.name}` at d = {width}, all seeds at one rate: {said}; of a single run at most {largest}."
+
+
 def again() -> str:
     """How many pairs the rows that learned hold whose recurrences torch computed."""
     found = [line for line in lines_of(64, "torch") if learned(line.row)]
@@ -186,9 +208,20 @@ def block() -> str:
     untrained = {str(said["seq_mixer"]): said for said in lines[64][0].table.rows}
     floor, ceiling = untrained["(1/K, a guess)"]["K90"], untrained["(oracle)"]
     bounds = f"A guess (1/K) has a K90 of {floor}; the exact lookup {ceiling['K90']}, and {ceiling[BEYOND]:.0f} bits."
+    unsteady = by_rate(next(line for line in lines[128] if line.name == "linear_attention"))
     ranks = "\n".join(f"- {told(width, own)}" for width, own in lines.items())
     details = [part for width, own in lines.items() for part in (f"d = {width}:", whole(own))]
-    parts = [overview(lines), of_like_state(lines), ranks, to_add(lines), *details, bounds, again()]
+    parts = [
+        overview(lines),
+        of_like_state(lines),
+        ranks,
+        to_add(lines),
+        *details,
+        bounds,
+        left_out(lines),
+        unsteady,
+        again(),
+    ]
     return "\n\n".join([*parts, f"{setup.replace(' model_dim=64', '')}; {', '.join(map(str, seeds))} seeds."])
 
 

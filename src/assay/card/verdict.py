@@ -96,7 +96,7 @@ def beside_a_guess(mine: Answer, interval: Interval, bounds: Bounds) -> str:
     """Say so where a mixer scores less than a guess, or no more, or is not told from one, or n-grams do better."""
     loss = mine.question.loss
     ends = [loss(end) for end in (interval.low, interval.high) if end is not None]
-    if mine.failed or mine.diverged or (mine.outdone and not mine.reached):
+    if mine.failed or mine.diverged or mine.outdone:
         return ""
     if min(ends, default=-math.inf) > loss(bounds.floor):
         return "worse than a guess"
