@@ -1,7 +1,7 @@
 """Write the capacity tables of docs/icl.md, from the records that ship with assay.
 
     python docs/capacity_icl.py                  # the tables
-    python docs/capacity_icl.py --ship FOLDER    # first add the records of preset `capacity` in a results folder
+    python docs/capacity_icl.py --ship FOLDER    # first add the records of both presets in a results folder
 
 The records lie in src/assay/shipped/icl.capacity.jsonl.gz. Of a learning curve they keep the last validation, which the
 rate of a row is chosen by. The tables are of runs with `--backend triton`; one line is of runs with `--backend torch`.
@@ -10,6 +10,7 @@ rate of a row is chosen by. The tables are of runs with `--backend triton`; one 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from masks_perplexity import between, written
@@ -17,18 +18,20 @@ from masks_perplexity import between, written
 from assay.core import shipped
 from assay.core.run import Record
 from assay.core.store import Store
+from assay.metrics.intervals import Interval, student_t
 from assay.report.rows import Row
 from assay.report.section import Section, Table
-from assay.report.text import shown
+from assay.report.text import shown, with_interval
 from assay.studies.icl.capacity import BEYOND, capacity, has_convolution, missing_rates
 from assay.studies.icl.k90 import Capacity, capacity_interval, crossing
-from assay.studies.icl.learning import curve, has_learned, learned, sizes
+from assay.studies.icl.learning import bits_of, curve, has_learned, learned, sizes
 from assay.studies.icl.memories import memory_curve, memory_shape
 from assay.studies.icl.report import trained
 
 PAGE = Path(__file__).parent / "icl.md"
 NAME = "icl.capacity"
 WIDTHS = (32, 64, 128)
+STEPS = 6000
 STATE = (16_000, 25_000)
 """Bytes of state between which every mixer but attention has a row."""
 
@@ -56,6 +59,14 @@ class Line:
     @property
     def of_all_seeds(self) -> Capacity:
         return capacity_interval(sizes(self.row), [curve(record) for record in self.row.finished])
+
+    def at(self, rate: float) -> Capacity:
+        """K90 of all seeds at one rate."""
+        return capacity_interval(sizes(self.row), [curve(record) for record in self.row.tried[rate].values()])
+
+    def bits_at(self, rate: float) -> Interval:
+        """Bits beyond the set of all seeds at one rate."""
+        return student_t([bits_of(record, beyond=True) for record in self.row.tried[rate].values()])
 
     def held(self) -> str:
         """K90 of the seeds that learned; where not all did, also of all; and whether the rate is at an edge."""
@@ -91,11 +102,15 @@ def ship(folder: Path) -> None:
     shipped.add(NAME, shipped.FOLDER, map(thin, of_models))
 
 
-def lines_of(width: int, backend: str) -> list[Line]:
-    """The mixers with a short convolution at one width, in the order of their report."""
-    found = (record for record in shipped.records(NAME) if record.run.numerics.backend == backend)
-    rows = trained(record for record in found if record.run.options["model"]["model_dim"] == width)
-    rows = [row for row in rows if has_convolution(row.options["model"]["seq_mixer"])]
+def lines_of(width: int, backend: str = "triton", *, steps: int = STEPS, convolved: bool = True) -> list[Line]:
+    """The mixers of one width, with a short convolution or without, in the order of their report."""
+
+    def wanted(record: Record) -> bool:
+        model, train = record.run.options["model"], record.run.options["train"]
+        asked = (model["model_dim"], train["max_steps"], has_convolution(model["seq_mixer"]))
+        return record.run.numerics.backend == backend and asked == (width, steps, convolved)
+
+    rows = trained(filter(wanted, shipped.records(NAME)))
     out = Section("icl")
     capacity(rows, out)
     (table,) = out.tables
@@ -161,6 +176,8 @@ def told(width: int, lines: Sequence[Line]) -> str:
 
 def to_add(lines: Mapping[int, list[Line]]) -> str:
     """The rates that rows at an edge still want."""
+    if not any(line.row.at_the_edge and learned(line.row) for own in lines.values() for line in own):
+        return "No chosen rate of a row that learned is at an edge of those tried."
     wanted = [
         f"`{line.name}` at d = {width} {' and '.join(f'{rate:g}' for rate in missing)}"
         for width, own in lines.items()
@@ -182,14 +199,48 @@ def left_out(lines: Mapping[int, list[Line]]) -> str:
 
 def by_rate(line: Line) -> str:
     """K90 of all seeds at each rate, and the largest of a single run."""
-    curves = {rate: [curve(record) for record in own.values()] for rate, own in sorted(line.row.tried.items())}
-    found = {rate: capacity_interval(sizes(line.row), own) for rate, own in curves.items()}
+    found = {rate: line.at(rate) for rate in sorted(line.row.tried)}
     largest = max((seed for each in found.values() for seed in each.seeds), key=lambda seed: seed.value)
     said, width = (
         ", ".join(f"{each} at {rate:g}" for rate, each in found.items()),
         line.row.options["model"]["model_dim"],
     )
     return f"K90 of `{line.name}` at d = {width}, all seeds at one rate: {said}; of a single run at most {largest}."
+
+
+def settled(before: Capacity, after: Capacity) -> bool:
+    """Whether K90 after twice the training lies within the interval that it had before."""
+    if before.low is None or before.high is None or "above" in (before.point.censored, after.point.censored):
+        return before.point == after.point
+    return before.low.value <= after.point.value <= before.high.value
+
+
+def doubled(lines: Sequence[Line]) -> str:
+    """K90 of all seeds at the rate that most of them chose, after STEPS and after twice as many."""
+    by_name, cells = {line.name: line for line in lines}, []
+    for longer in lines_of(64, steps=2 * STEPS):
+        (rate,) = longer.row.tried
+        short = by_name[longer.name]
+        before, after = short.at(rate), longer.at(rate)
+        bits = [with_interval(line.bits_at(rate), ".0f") for line in (short, longer)]
+        ups = sum(
+            bits_of(record, beyond=True) > bits_of(short.row.tried[rate][seed], beyond=True)
+            for seed, record in longer.row.tried[rate].items()
+        )
+        state = "yes" if settled(before, after) else "no"
+        cells.append([f"`{longer.name}`", f"{rate:g}", str(before), str(after), state, *bits, f"{ups}/{longer.row.n}"])
+    titles = ("K90, 98M tokens", "196M tokens", "within the interval", f"{BEYOND}, 98M", "196M", "seeds with more")
+    return grid(["mixer", "rate", *titles], cells)
+
+
+def in_number(lines: Sequence[Line]) -> str:
+    """How many pairs of the two largest sizes are recalled, on average over seeds."""
+    said = []
+    for line in lines:
+        means = [fmean(column) for column in zip(*(curve(record) for record in line.row.finished), strict=True)]
+        counts = [size * mean for size, mean in zip(sizes(line.row), means, strict=True)]
+        said.append(f"`{line.name}` {counts[-2]:.0f} and {counts[-1]:.0f}")
+    return f"Of 128 and of 256 pairs, recalled on average over all seeds: {', '.join(said)}."
 
 
 def again() -> str:
@@ -225,8 +276,16 @@ def block() -> str:
     return "\n\n".join([*parts, f"{setup.replace(' model_dim=64', '')}; {', '.join(map(str, seeds))} seeds."])
 
 
+def without_convolution() -> str:
+    """The mixers of preset `capacity-no-conv`, at the width that was trained."""
+    lines = lines_of(64, convolved=False)
+    return "\n\n".join([whole(lines), left_out({64: lines}), in_number(lines), to_add({64: lines})])
+
+
 def placed(page: str) -> str:
-    return between(page, "capacity", block())
+    page = between(page, "capacity", block())
+    page = between(page, "doubled", doubled(lines_of(64)))
+    return between(page, "no-convolution", without_convolution())
 
 
 if __name__ == "__main__":
