@@ -7,6 +7,7 @@ The records lie in src/assay/shipped/icl.capacity.jsonl.gz. Of a learning curve 
 rate of a row is chosen by. The tables are of runs with `--backend triton`; one line is of runs with `--backend torch`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from masks_perplexity import between, written
 from assay.core import shipped
 from assay.core.run import Record
 from assay.core.store import Store
-from assay.metrics.intervals import Interval, student_t
+from assay.metrics.intervals import paired_difference, student_t
 from assay.report.rows import Row
 from assay.report.section import Section, Table
 from assay.report.text import shown, with_interval
@@ -64,9 +65,9 @@ class Line:
         """K90 of all seeds at one rate."""
         return capacity_interval(sizes(self.row), [curve(record) for record in self.row.tried[rate].values()])
 
-    def bits_at(self, rate: float) -> Interval:
+    def bits_at(self, rate: float) -> dict[int, float]:
         """Bits beyond the set of all seeds at one rate."""
-        return student_t([bits_of(record, beyond=True) for record in self.row.tried[rate].values()])
+        return {seed: bits_of(record, beyond=True) for seed, record in self.row.tried[rate].items()}
 
     def held(self) -> str:
         """K90 of the seeds that learned; where not all did, also of all; and whether the rate is at an edge."""
@@ -103,12 +104,13 @@ def ship(folder: Path) -> None:
 
 
 def lines_of(width: int, backend: str = "triton", *, steps: int = STEPS, convolved: bool = True) -> list[Line]:
-    """The mixers of one width, with a short convolution or without, in the order of their report."""
+    """The mixers of one width, in one layer with a short convolution or in two without, as their report orders them."""
+    layers = 1 if convolved else 2
 
     def wanted(record: Record) -> bool:
         model, train = record.run.options["model"], record.run.options["train"]
-        asked = (model["model_dim"], train["max_steps"], has_convolution(model["seq_mixer"]))
-        return record.run.numerics.backend == backend and asked == (width, steps, convolved)
+        asked = (model["model_dim"], model["num_layers"], train["max_steps"], has_convolution(model["seq_mixer"]))
+        return record.run.numerics.backend == backend and asked == (width, layers, steps, convolved)
 
     rows = trained(filter(wanted, shipped.records(NAME)))
     out = Section("icl")
@@ -145,12 +147,13 @@ def of_like_state(lines: Mapping[int, list[Line]]) -> str:
     return grid(["mixer", "d", "state, kB", "K90", BEYOND], cells)
 
 
-def whole(lines: Sequence[Line]) -> str:
+def whole(lines: Sequence[Line], *, memories: bool = True) -> str:
     cells = []
     for line in lines:
         learnt, held, bits, state = map(line.shown, ("learned", "K90", BEYOND, "state bytes"))
-        cells.append([line.label, learnt, held, line.memories(), bits, state, line.rate()])
-    return grid(["mixer", "learned", "K90", "K90 of memories", BEYOND, "state bytes", "rate"], cells)
+        cells.append([line.label, learnt, held, *[line.memories()] * memories, bits, state, line.rate()])
+    beside = ["K90 of memories"] * memories
+    return grid(["mixer", "learned", "K90", *beside, BEYOND, "state bytes", "rate"], cells)
 
 
 def told(width: int, lines: Sequence[Line]) -> str:
@@ -194,6 +197,8 @@ def left_out(lines: Mapping[int, list[Line]]) -> str:
         for line in own:
             if short := sorted(curve(record)[0] for record in line.row.finished if not has_learned(record)):
                 said.append(f"`{line.name}` at d = {width} {', '.join(f'{value:.2f}' for value in short)}")
+    if not said:
+        return "Every seed learned."
     return f"Seeds that did not learn, by their accuracy at 4 pairs: {'; '.join(said)}."
 
 
@@ -209,28 +214,47 @@ def by_rate(line: Line) -> str:
 
 
 def settled(before: Capacity, after: Capacity) -> bool:
-    """Whether K90 after twice the training lies within the interval that it had before."""
-    if before.low is None or before.high is None or "above" in (before.point.censored, after.point.censored):
+    """Whether K90 after twice the training lies within the interval that it had before; beyond the sizes that were
+    tried, whether it is still there."""
+    if before.point.censored != "no" or before.low is None or before.high is None:
         return before.point == after.point
-    return before.low.value <= after.point.value <= before.high.value
+    low = 0.0 if before.low.censored == "below" else before.low.value
+    high = math.inf if before.high.censored == "above" else before.high.value
+    return low <= after.point.value <= high
+
+
+def closely(found: Capacity) -> str:
+    """K90 with one decimal, for numbers that differ by less than a pair."""
+    low, high = (bound.value if bound else math.nan for bound in (found.low, found.high))
+    return f"{found.point.value:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def to_the_end() -> list[Line]:
+    """The mixers that were trained for twice STEPS, and did not stop before because they had solved it."""
+    longer = lines_of(64, steps=2 * STEPS)
+    return [line for line in longer if all(r.metrics["curve"][-1]["step"] == 2 * STEPS for r in line.row.finished)]
 
 
 def doubled(lines: Sequence[Line]) -> str:
     """K90 of all seeds at the rate that most of them chose, after STEPS and after twice as many."""
     by_name, cells = {line.name: line for line in lines}, []
-    for longer in lines_of(64, steps=2 * STEPS):
-        (rate,) = longer.row.tried
-        short = by_name[longer.name]
-        before, after = short.at(rate), longer.at(rate)
-        bits = [with_interval(line.bits_at(rate), ".0f") for line in (short, longer)]
-        ups = sum(
-            bits_of(record, beyond=True) > bits_of(short.row.tried[rate][seed], beyond=True)
-            for seed, record in longer.row.tried[rate].items()
-        )
-        state = "yes" if settled(before, after) else "no"
-        cells.append([f"`{longer.name}`", f"{rate:g}", str(before), str(after), state, *bits, f"{ups}/{longer.row.n}"])
-    titles = ("K90, 98M tokens", "196M tokens", "within the interval", f"{BEYOND}, 98M", "196M", "seeds with more")
-    return grid(["mixer", "rate", *titles], cells)
+    bits: dict[str, tuple[dict[int, float], dict[int, float]]] = {}
+    for longer in to_the_end():
+        (rate,), short = longer.row.tried, by_name[longer.name]
+        assert rate == short.row.tuned_value, "the rate that most seeds chose"
+        bits[longer.name] = before, after = short.bits_at(rate), longer.bits_at(rate)
+        gain, k90 = paired_difference(after, before), (short.at(rate), longer.at(rate))
+        within = "yes" if settled(*k90) else "no"
+        more = f"{gain.mean:+.0f} [{gain.low:+.0f}, {gain.high:+.0f}]"
+        found = with_interval(student_t(list(after.values())), ".0f")
+        cells.append([f"`{longer.name}`", f"{rate:g}", *map(closely, k90), within, found, more])
+    titles = ("K90, 98M tokens", "196M tokens", "within the interval", f"{BEYOND}, 196M", "gain, paired")
+    order = [paired_difference(*(bits[name][after] for name in ("mamba2", "delta_net"))) for after in (False, True)]
+    told = " and ".join(
+        f"{each.mean:+.0f} [{each.low:+.0f}, {each.high:+.0f}] after {tokens} tokens"
+        for each, tokens in zip(order, ("98M", "196M"), strict=True)
+    )
+    return f"{grid(['mixer', 'rate', *titles], cells)}\n\nBits of `mamba2` less those of `delta_net`: {told}."
 
 
 def in_number(lines: Sequence[Line]) -> str:
@@ -240,7 +264,23 @@ def in_number(lines: Sequence[Line]) -> str:
         means = [fmean(column) for column in zip(*(curve(record) for record in line.row.finished), strict=True)]
         counts = [size * mean for size, mean in zip(sizes(line.row), means, strict=True)]
         said.append(f"`{line.name}` {counts[-2]:.0f} and {counts[-1]:.0f}")
-    return f"Of 128 and of 256 pairs, recalled on average over all seeds: {', '.join(said)}."
+    *_, one, other = sizes(lines[0].row)
+    return f"Of {one} and of {other} pairs, recalled on average over all seeds: {', '.join(said)}."
+
+
+def by_every_rate(lines: Sequence[Line]) -> str:
+    """How many seeds learn at each rate, and K90 of those."""
+    rates, cells = sorted({rate for line in lines for rate in line.row.tried}), []
+    for line in lines:
+        said = [f"`{line.name}`"]
+        for own in (line.row.tried[rate].values() for rate in rates):
+            curves = [curve(record) for record in own if has_learned(record)]
+            said.append(
+                f"{len(curves)}/{len(own)}"
+                + (f", {capacity_interval(sizes(line.row), curves).point}" if curves else "")
+            )
+        cells.append(said)
+    return grid(["mixer", *map("{:g}".format, rates)], cells)
 
 
 def again() -> str:
@@ -253,8 +293,6 @@ def again() -> str:
 
 def block() -> str:
     lines = {width: lines_of(width, "triton") for width in WIDTHS}
-    note = lines[64][0].table.note
-    setup = next(line for line in note.splitlines() if line.startswith("Setup: ")).partition("; lr tried")[0]
     seeds = {line.row.n for own in lines.values() for line in own}
     untrained = {str(said["seq_mixer"]): said for said in lines[64][0].table.rows}
     floor, ceiling = untrained["(1/K, a guess)"]["K90"], untrained["(oracle)"]
@@ -273,13 +311,22 @@ def block() -> str:
         unsteady,
         again(),
     ]
-    return "\n\n".join([*parts, f"{setup.replace(' model_dim=64', '')}; {', '.join(map(str, seeds))} seeds."])
+    return "\n\n".join([*parts, f"{setup_of(lines[64])}; {', '.join(map(str, seeds))} seeds."])
+
+
+def setup_of(lines: Sequence[Line]) -> str:
+    """What the rows of a table have in common."""
+    note = lines[0].table.note
+    setup = next(line for line in note.splitlines() if line.startswith("Setup: ")).partition("; lr tried")[0]
+    return setup.replace(" model_dim=64", "")
 
 
 def without_convolution() -> str:
     """The mixers of preset `capacity-no-conv`, at the width that was trained."""
     lines = lines_of(64, convolved=False)
-    return "\n\n".join([whole(lines), left_out({64: lines}), in_number(lines), to_add({64: lines})])
+    rates = f"Seeds that learn at each rate, and K90 of those:\n\n{by_every_rate(lines)}"
+    said = [left_out({64: lines}), in_number(lines), to_add({64: lines})]
+    return "\n\n".join([whole(lines, memories=False), rates, *said, f"{setup_of(lines)}."])
 
 
 def placed(page: str) -> str:

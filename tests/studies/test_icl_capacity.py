@@ -20,6 +20,7 @@ from assay.report.section import Section
 from assay.studies.icl.capacity import capacity, chosen_rate, has_convolution
 from assay.studies.icl.claims import CLAIMS, PUBLISHED, kendall_tau, order_agreement
 from assay.studies.icl.icl import InContext
+from assay.studies.icl.k90 import Capacity, capacity_interval
 from assay.studies.icl.learning import bits_of, compared, learned
 from assay.studies.icl.memories import MemoryShape, memory_curve, memory_shape
 from assay.studies.icl.presets import PRESETS, ZOOLOGY
@@ -134,6 +135,36 @@ def test_the_page_shows_what_the_shipped_records_say(script: Callable[[str], Mod
     assert edge.endswith("| 0.03 (4/5) of 0.0003 to 0.03, edge |")
     assert "`gated_delta_net` at d = 128 0.1." in shown, "the next rate beyond the edge is still to add"
     assert "not learned (all: 4.5 (< 4, 5])" in shown, "what did not learn does not hide its curve"
+    longer = page.partition("<!-- doubled: begin -->")[2].partition("<!-- doubled: end -->")[0]
+    moved = [line.split("`")[1] for line in longer.splitlines() if "| no |" in line]
+    assert moved == ["mamba2", "based"] and longer.count("| yes |") == 6
+    bare = page.partition("<!-- no-convolution: begin -->")[2].partition("<!-- no-convolution: end -->")[0]
+    assert bare.partition("Seeds that learn")[0].count("| 5/5 |") == 6
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ((1.0, 0.99, 0.95, 0.6), (1.0, 0.99, 0.96, 0.62), True),
+        ((1.0, 0.99, 0.95, 0.6), (1.0, 0.99, 0.98, 0.89), False),
+        ((1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.0, 1.0), True),
+        ((1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.0, 0.6), False),
+        ((0.5, 0.4, 0.3, 0.2), (1.0, 0.4, 0.3, 0.2), False),
+    ],
+)
+def test_capacity_is_settled_if_twice_the_training_leaves_it_in_its_interval(
+    before: tuple[float, ...], after: tuple[float, ...], same: bool, script: Callable[[str], ModuleType]
+) -> None:
+    def held(curve: tuple[float, ...]) -> Capacity:
+        return capacity_interval(SIZES, [[accuracy - spread for accuracy in curve] for spread in (0.0, 0.01, 0.02)])
+
+    assert script("docs/capacity_icl.py").settled(held(before), held(after)) is same
+
+
+def test_a_bound_beyond_the_sizes_tried_is_open(script: Callable[[str], ModuleType]) -> None:
+    spread = capacity_interval(SIZES, [[1.0, 1.0, 0.95, 0.6], [1.0, 1.0, 0.95, 0.8], [1.0, 1.0, 1.0, 0.95]])
+    assert spread.point.censored == "no" and spread.high is not None and spread.high.censored == "above"
+    assert script("docs/capacity_icl.py").settled(spread, capacity_interval(SIZES, [[1.0] * 4] * 3))
 
 
 @pytest.mark.parametrize("name", ["zoology", "reflections"])

@@ -99,7 +99,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "grid": {
             "model.seq_mixer": [f"{word}:conv=0" for word in MIXERS],
             "model.model_dim": WIDTHS,
-            "optimizer.lr": ["1e-4", "3e-4", "1e-3", "3e-3", "1e-2"],
+            "optimizer.lr": ["3e-4", *RATES],
             "seed": SEEDS,
         },
     },
