@@ -21,7 +21,11 @@ def existing_store(out: str | Path) -> Store:
         raise UserError(f"no results folder '{out}'. Run a study first, or name the folder with --out.")
     store = Store(out)
     if not is_there(store.root, folder=True):
-        raise UserError(f"'{out}' has no stored runs. Run a study with --out {out}, or name the folder with --out.")
+        cards = Path(out) / "card"
+        there = f" The runs of cards are there with --out {cards}." if is_there(Store(cards).root, folder=True) else ""
+        raise UserError(
+            f"'{out}' has no stored runs. Run a study with --out {out}, or name the folder with --out.{there}"
+        )
     return store
 
 

@@ -122,9 +122,16 @@ def test_a_rate_that_diverges_is_never_chosen() -> None:
     _, found = rounds(lambda trial: -1.0 if trial.rate == 1e-1 else 0.93)
     result = answer(TIER, QUESTION, "mine", found)
     assert result.rate < 1e-1
-    _, found = rounds(lambda trial: -1.0)
+
+
+def test_where_every_rate_diverges_no_more_is_trained_and_there_is_no_score() -> None:
+    asked, found = rounds(lambda trial: -1.0)
+    assert [len(each) for each in asked] == [3]
     result = answer(TIER, QUESTION, "mine", found)
-    assert result.window == 0 and result.diverged == 4 and not result.comparable
+    assert result.lost and not result.comparable and result.diverged == 3 and not result.failed
+    assert result.window == 0 and not any(result.scores.values())
+    judged = line(result, [], Bounds(floor=0.1, ceiling=1.0))
+    assert judged.verdict == "recall: at every rate tried, 0.001 to 0.1, it diverged" and not judged.certified
 
 
 def test_an_interrupted_battery_asks_only_for_what_is_missing() -> None:

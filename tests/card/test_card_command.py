@@ -220,8 +220,16 @@ def test_a_question_that_fails_is_a_line_and_the_others_are_answered(
     longer = replace(TOY.questions[0], name="longer", task=parity, metric=("by_length", "64"), model=free)
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(longer, *TOY.questions))})
     code, out, err = cli("card", "short.py", "--vs", "short", "--executor", "serial")
-    assert code == 0, err
+    assert code == 1, err
     assert "longer: its runs failed, AssertionError" in out and "recall " in out, out
+    assert re.search(r"^longer +failed ", out, re.MULTILINE), "no score, and no interval"
+    run = re.search(r"assay show (\w+) --out", out)
+    assert run is not None and "too long for it" in cli("show", run[1], "--out", "results/card")[1]
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(longer,))})
+    code, out, err = cli("card", "short.py", "--vs", "short", "--executor", "serial")
+    assert code == 2 and not out and "every run of short failed, AssertionError: too long for it: `assay show" in err, (
+        err
+    )
 
 
 def test_a_mixer_that_works_up_to_max_len_is_built_for_the_longest_length_scored(
@@ -268,7 +276,12 @@ def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> No
     less = Path("less")
     less.write_text(json.dumps([{"protocol": 1, "tier": "smoke", "questions": {}}]))
     code, _, err = cli("card", "diff", good, less)
-    assert code == 2 and "only one of the cards asks recall" in err
+    assert code == 2 and "share no question" in err
+    more = json.loads(Path(same).read_text())
+    more[0]["questions"]["parity"] = more[0]["questions"]["recall"]
+    less.write_text(json.dumps(more))
+    code, out, _ = cli("card", "diff", good, less)
+    assert code == 0 and out.startswith("level   recall") and "parity: not compared, only one of the cards" in out, out
 
 
 def test_cards_of_five_seeds_compare_seed_by_seed(tmp_path: Path, cli: Cli) -> None:
@@ -323,7 +336,7 @@ def test_a_budget_that_no_question_fits_is_said(cli: Cli, monkeypatch: pytest.Mo
     slow, second = replace(TOY.questions[0], steps=10**9), replace(TOY.questions[0], name="copy")
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(slow, second))})
     code, _, err = cli("card", "gru", "--vs", "gru", "--budget", "100s", "--dry-run")
-    assert code == 0 and "recall alone may take longer than the budget: " in err, err
+    assert code == 0 and "recall alone may take longer than the budget, and is asked all the same: " in err, err
     assert "left out, to stay within the budget: copy" in err
 
 
@@ -343,9 +356,9 @@ def test_while_it_trains_it_says_how_long_what_for_and_of_which_question() -> No
     """In the words of the card, not in those of the study that trains: a question, a mixer, a rate."""
     said = (MADE["card"] / "said").read_text().splitlines()
     rounds = [line.partition(":")[0] for line in said if " planned, " in line]
-    assert said[0] == "twin keeps every promise of mixers" and re.fullmatch(
-        r"for twin: .+ in all, if .+; toy", said[1]
-    ), said
+    assert said[0] == "twin keeps every promise of mixers", said
+    assert said[1] == "twin: no short convolution, which most of the field has; twin:conv=4 has one", said
+    assert re.fullmatch(r"for twin: .+ in all, if .+; toy", said[2]), said
     assert rounds[:2] == ["round 1 of 5, rates at a third of the steps", "round 2 of 5, the best rates in full"], rounds
     assert rounds[2] == "round 3 of 5, the chosen rate with fresh seeds", rounds
     assert rounds[3] == "round 4 of 5, twice the training where the goal was not reached", rounds
@@ -378,7 +391,14 @@ def test_some_questions_alone_are_asked_and_named_in_the_file(cli: Cli, monkeypa
     assert code == 2 and "--questions is for mixers" in err
 
 
-def test_options_go_with_the_name_of_a_mixer_not_of_its_file(cli: Cli, tmp_path: Path) -> None:
+def test_options_go_with_the_name_of_a_mixer_or_with_a_file_that_has_one(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": TOY})
     (tmp_path / "twin.py").write_text(TWIN)
-    code, _, err = cli("card", "twin.py:conv=4", "--dry-run")
-    assert code == 2 and "options go with the name of a mixer: `assay card twin.py NAME:conv=4`." in err
+    code, out, err = cli("card", "twin.py:conv=4", "--vs", "gru", "--dry-run")
+    assert code == 0 and "for twin:conv=4: " in out, err
+    both = TWIN.replace("twin", "one").replace("Twin", "One") + TWIN.replace("twin", "two").replace("Twin", "Two")
+    (tmp_path / "two.py").write_text(both)
+    code, _, err = cli("card", "two.py:conv=4", "--dry-run")
+    assert code == 2 and "options go with the name of a mixer: `assay card two.py NAME:conv=4`." in err

@@ -45,7 +45,7 @@ def test_who_recalls_as_much_per_byte_is_said_where_every_seed_recalls() -> None
     two = card(answered("mine", 0.98, 0.98), *field, answered("larger", 0.97, 0.97, state=160)).verdicts()[0]
     assert two.endswith("in 40 bytes of state, where large, larger carry 320 or more")
     weak = card(answered("mine", 0.2, 0.2, longer=(0.2, 0.2)), *field).verdicts()[0]
-    assert "per byte" not in weak and "0 of 2 seeds" in weak
+    assert "per byte" not in weak and "none of 2 seeds" in weak
     half = card(answered("mine", 0.98, 0.2, longer=(0.98, 0.2)), *field).verdicts()[0]
     assert "per byte" not in half, "one seed does not recall"
 

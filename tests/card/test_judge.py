@@ -41,7 +41,7 @@ def test_a_twin_is_in_its_twins_group() -> None:
 def test_a_weak_mixer_is_told_apart_and_says_so() -> None:
     found = line(answered("weak", 0.2, 0.22, longer=(0.21, 0.2)), FIELD, BOUNDS)
     assert [found.differences[name].standing for name in "abc"] == ["below"] * 3
-    of_itself = "recalls with 0 of 2 seeds (2 layers, d=128, 1,500 steps), nor with twice the training"
+    of_itself = "recalls with none of 2 seeds (2 layers, d=128, 1,500 steps), nor with twice the training"
     said = f"{of_itself}; at equal training worse than a, c, b"
     assert found.certified and in_words([found]) == [said] and found.rank == "4 of 4"
 

@@ -101,7 +101,7 @@ def test_a_card_says_which_text_and_has_files_of_its_own(
     code, out, err = cli(*words, "--vs", "base_conv")
     assert code == 0, err
     assert "bits per byte of documents of mine it was not trained on" in " ".join(out.split()) and "†" not in out
-    assert out.splitlines()[-1].startswith("language: of the text mine, ")
+    assert "\nlanguage: of the text mine, " in out
     told = json.loads(Path("results/card/gru.mine.vs.json").read_text())[0]
     assert told["text"].startswith("text:corpus=mine:") and "sha256=" in told["text"]
     assert "corpus=mine" in Path("results/card/gru.mine.vs.html").read_text()

@@ -100,7 +100,7 @@ def test_the_card_of_a_window_of_16_says_that_it_does_not_recall() -> None:
     )
     judged = line(window, shipped_field(TIERS["smoke"], "recall"), Bounds(0.0625, 1.0))
     told = in_words([judged])[0]
-    assert judged.certified and told.startswith("recalls 16 pairs with 0 of 2 seeds"), told
+    assert judged.certified and told.startswith("recalls 16 pairs with none of 2 seeds"), told
     assert (
         judged.differences["attention:conv=4"].standing == "below"
         and "; at equal training worse than attention:conv=4, based:conv=4, mamba2, mlstm and 7 more" in told
@@ -138,5 +138,5 @@ def test_the_card_of_a_state_space_model_without_decay_says_that_it_does_not_upd
         judged = line(keeps, shipped_field(TIERS["smoke"], name), Bounds(0.0625, 1.0))
         standing[name], told[name] = judged.differences["mamba2"].standing, in_words([judged])[0]
     assert standing == {"update": "below", "recall": "level"}
-    assert told["update"].startswith("keeps the newest of 2 values of 4 keys with 0 of 2 seeds"), told["update"]
+    assert told["update"].startswith("keeps the newest of 2 values of 4 keys with none of 2 seeds"), told["update"]
     assert "nor with twice the training" in told["update"] and "; worse than mamba2" in told["update"]

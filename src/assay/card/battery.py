@@ -76,6 +76,11 @@ class Answer:
     score is."""
     failed: str = ""
     """Why a run of the chosen rate raised an error, if one did."""
+    failed_run: str = ""
+    """The first letters of that run's id."""
+    lost: bool = False
+    """Whether no rate of the screening gave a number: each run failed or diverged, and no more were trained. It has no
+    score."""
     stopped: bool = False
     """Whether a run of those ended early: it had solved what it was trained on, and not what it is scored on."""
     held_back: int = 0
@@ -148,6 +153,8 @@ def _rounds(tier: Tier, question: Question, mixer: str, found: Records) -> Itera
     """Yield the trials of each round; a round is asked for only when those before are in `found`."""
     screened = _screened(question, mixer)
     yield screened
+    if _lost(question, mixer, found):
+        return
     full = _full(question, mixer, found)
     yield full
     if beyond := _beyond(question, mixer, found):
@@ -161,6 +168,11 @@ def _rounds(tier: Tier, question: Question, mixer: str, found: Records) -> Itera
 def _screened(question: Question, mixer: str) -> list[Trial]:
     steps = question.steps // SCREENING
     return [Trial(question.name, mixer, rate, SCREENING_SEED, steps) for rate in question.rates]
+
+
+def _lost(question: Question, mixer: str, found: Records) -> bool:
+    """Return whether every run of the screening failed or diverged: there is no rate to go on with."""
+    return all(validation(found[trial], question) == LOST for trial in _screened(question, mixer))
 
 
 def _full(question: Question, mixer: str, found: Records) -> list[Trial]:
@@ -195,6 +207,13 @@ def _scored(tier: Tier, question: Question, mixer: str, rate: float, steps: int)
 
 def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer:
     """Return the answer that the records of all rounds give."""
+    if _lost(question, mixer, found):
+        ran, rates = [found[trial] for trial in _screened(question, mixer)], tuple(sorted(question.rates))
+        nothing, (failed, run) = dict.fromkeys(tier.seeds_of(mixer), question.lost), _failed(ran)
+        return Answer(
+            mixer, question, nothing, rate=rates[0], at_edge=False, tried=rates, window=0, diverged=len(ran),
+            failed=failed, failed_run=run, lost=True,
+        )  # fmt: skip
     rate = _best_rate(question, mixer, found)
     beyond = _beyond(question, mixer, found)
     tried = {*question.rates, *(trial.rate for trial in beyond)}
@@ -206,6 +225,7 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
     screened = list(by_rate.values())
     once, twice = (_scored(tier, question, mixer, rate, steps) for steps in (question.steps, 2 * question.steps))
     first, ran = found[once[0]], [found[trial] for trial in (*once, *twice) if trial in found]
+    failed, failed_run = _failed(ran)
     return Answer(
         mixer,
         question,
@@ -225,7 +245,8 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
             ),
             default=0.0,
         ),
-        failed=next((_reason(record) for record in ran if record.status == "failed"), ""),
+        failed=failed,
+        failed_run=failed_run,
         stopped=any("stopped_at" in found[trial].metrics for trial in twice if trial in found),
         held_back=sum(_held_back(found[trial], question) for trial in (twice if twice[0] in found else once)),
         sizes={key: first.metrics[key] for key in SIZES if key in first.metrics},
@@ -258,9 +279,13 @@ def _held_back(record: Record, question: Question) -> bool:
     return bool(question.curriculum and smallest) and max(smallest) < question.curriculum
 
 
-def _reason(record: Record) -> str:
-    """Return the last line of an error."""
-    return ((record.error or "").strip().splitlines() or ["no reason was stored"])[-1]
+def _failed(records: Iterable[Record]) -> tuple[str, str]:
+    """Return the last line of the first error, and whose it is."""
+    for record in records:
+        if record.status == "failed":
+            reason = ((record.error or "").strip().splitlines() or ["no reason was stored"])[-1]
+            return reason, record.run.id[:8]
+    return "", ""
 
 
 def score(record: Record, question: Question) -> float:

@@ -65,6 +65,11 @@ class Card:
         return ".".join(filter(None, (self.mixer, *told)))
 
     @property
+    def failed(self) -> list[str]:
+        """The questions in which every run of it failed."""
+        return [each.name for each in self.lines if each.answer.lost and each.answer.failed]
+
+    @property
     def ranks(self) -> dict[str, str]:
         """The places it may have, by question."""
         return {each.answer.question.name: each.rank for each in self.lines}
@@ -74,11 +79,11 @@ class Card:
         best, name = line.best, line.answer.question.name
         return {
             "question": name,
-            "score": line.interval,
+            "score": ("failed" if line.answer.failed else "diverged") if line.answer.lost else line.interval,
             "floor": line.bounds.floor,
             "ceiling": line.bounds.ceiling,
             "rank": line.rank or "-",
-            "rate": f"{line.answer.rate:g}{' edge' if line.answer.at_edge else ''}",
+            "rate": "-" if line.answer.lost else f"{line.answer.rate:g}{' edge' if line.answer.at_edge else ''}",
             "best of the field": f"{self.marked(best.other, name)} {signed(best.gain)}" if best else "-",
         }
 

@@ -52,18 +52,19 @@ def _is_line(told: Any) -> bool:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
-    """Compare two cards of one protocol and tier, question by question, Holm over the questions: seed by seed where
+    """Compare two cards of one protocol and tier in the questions that both ask, Holm over those: seed by seed where
     they share PAIRED or more. With fewer the deviation is that of the field, the larger of the two, since both may rest
     on the same runs of it, with the fewer degrees of freedom."""
     for key in ("protocol", "tier", "text"):
         one, two = (card.get(key, "that of the tier") for card in (before, after))
         if one != two:
             raise UserError(f"the cards differ in their {key}, {one} and {two}: they do not compare.")
-    if odd := before["questions"].keys() ^ after["questions"].keys():
-        raise UserError(f"only one of the cards asks {', '.join(sorted(odd))}: they do not compare.")
+    shared = [name for name in before["questions"] if name in after["questions"]]
+    if not shared:
+        raise UserError("the cards share no question: they do not compare.")
     found: dict[str, tuple[Interval, float, float]] = {}
-    for name, one in before["questions"].items():
-        two = after["questions"][name]
+    for name in shared:
+        one, two = before["questions"][name], after["questions"][name]
         deviation, freedom = max(one["deviation"], two["deviation"]), min(one["freedom"], two["freedom"])
         if not freedom:
             raise UserError("cards of one seed do not compare: nothing says how far two of one mixer would lie apart.")

@@ -15,6 +15,7 @@ from assay.card.judge import line
 from assay.card.protocol import ANCHORS
 from assay.card.question import Tier
 from assay.card.running import ROUNDS, Runner
+from assay.core.errors import UserError
 from assay.core.executors.local import kept_workers
 from assay.core.run import Numerics
 from assay.train.device import activate
@@ -33,13 +34,15 @@ def made(
     with kept_workers(), compiled(shared, runner.numerics) if compiles else nullcontext():
         # Every round is a plan of its own, for the same workers.
         found = battery(tier, asked, look or runner)
+        failing = _failing(mine, runner, found)
         agreed = _agreed(asked, runner) if look is None else {}
     answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in asked[q.name]} for q in tier.questions}
     apart = {name for name, one in agreed.items() if not one.holds} | set(disagreed)
     timed = {}
     if look is None:
         with activate(runner.numerics) as device:
-            timed = speeds(every, device, by_length=(*mine, *ANCHORS))
+            runs = [word for word in every if word not in failing]
+            timed = speeds(runs, device, by_length=[word for word in (*mine, *ANCHORS) if word in runs])
     cards, ships = [], runner.read_shipped
     for mixer in mine:
         others = {name: [told for each, told in own.items() if each != mixer] for name, own in answers.items()}
@@ -50,6 +53,21 @@ def made(
             lines.append(line(answers[q.name][mixer], ranked, bounds(q, tier, found)))
         cards.append(Card(mixer, tier, lines, others, timed, tuple(agreed.values()), frozenset(ships)))
     return cards, found
+
+
+def _failing(mine: Sequence[str], runner: Runner, found: Records) -> set[str]:
+    """Return the mixers whose runs all failed in some question: they are not timed. One that failed in all of them has
+    no card, and raises a UserError."""
+    failing = set()
+    for mixer in mine:
+        answers = [answer(runner.tier, q, mixer, found) for q in runner.tier.questions]
+        lost = [each for each in answers if each.lost and each.failed]
+        if len(lost) == len(answers):
+            out, others = runner.execution.out, "; leave it out for the cards of the others" if len(mine) > 1 else ""
+            told = f"`assay show {lost[0].failed_run} --out {out}` has the whole error"
+            raise UserError(f"every run of {mixer} failed, {lost[0].failed}: {told}{others}.")
+        failing |= {mixer} if lost else set()
+    return failing
 
 
 @contextmanager

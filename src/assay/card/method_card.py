@@ -116,6 +116,11 @@ class MethodCard:
     records: Sequence[Record]
 
     @property
+    def failed(self) -> list[str]:
+        """The budgets, where it failed, or was refused, in all of them."""
+        return [each.name for each in self.lines] if all(each.mine.error for each in self.lines) else []
+
+    @property
     def stem(self) -> str:
         """The name of its files: a mixer may have the same name."""
         return f"{self.name}.{ONLINE}"

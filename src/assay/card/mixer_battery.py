@@ -88,7 +88,7 @@ def battery_of(request: Request, mine: Sequence[str]) -> "MixerBattery":
     runner = runner_of(request, mine)
     read = f"records of tier {runner.tier.name} are of a {runner.tier.device} device: nothing is timed here"
     told = f"language: of the text {request.text}, on which the field of it is trained here too"
-    notes = [read] * bool(runner.as_computed) + [told] * bool(request.text)
+    notes = [read] * bool(runner.as_computed) + [told] * bool(request.text) + _layout(mine)
     found = MixerBattery(mine, runner, field_of(request, mine, runner), notes)
     if request.stored:
         found = found.of_what_is_there()
@@ -96,6 +96,17 @@ def battery_of(request: Request, mine: Sequence[str]) -> "MixerBattery":
         for question in runner.tier.questions:  # a text that is not here is told of now, not after hours of training
             tasks.parse(question.task).sample(1, stream(0, "is it here?"))
     return found if request.budget is None else found.within(request.budget)
+
+
+def _layout(mine: Sequence[str]) -> list[str]:
+    """Say what a mixer lacks that most of the field has, and what its models get instead."""
+    plain = [word for word in mine if not getattr(mixers.parse(word), "conv", 1)]
+    blind = [word for word in mine if not mixers.parse(word).tells_order()]
+    told = [f"{', '.join(plain)}: no short convolution, which most of the field has; {plain[0]}:conv=4 has one"
+            ] if plain else []  # fmt: skip
+    if blind:
+        told.append(f"{', '.join(blind)}: blind to order, so models get a table of positions, but in parity")
+    return told
 
 
 @dataclass(frozen=True)
@@ -136,7 +147,10 @@ class MixerBattery:
 
         kept = tuple(q for q in tier.questions if all(whole(mixer, q.name) for mixer in self.mine))
         if not kept:
-            raise UserError(f"no question has all its records for {', '.join(self.mine)}: leave --stored out to train.")
+            raise UserError(
+                f"no question has all its records for {', '.join(self.mine)}: leave --stored out to train. "
+                "A file whose code has changed since has none."
+            )
         out = [q.name for q in tier.questions if q not in kept]
         told = [f"left out, since their records are not all here: {', '.join(out)}"] if out else []
         beside = {q.name: [mixer for mixer in self.field[q.name] if whole(mixer, q.name)] for q in kept}
@@ -152,7 +166,8 @@ class MixerBattery:
         tier, left, notes = self.runner.tier, budget, list(self.notes)
         first = tier.questions[0].name
         if took[first].most > budget:
-            notes.append(f"{first} alone may take longer than the budget: {_spell(took[first])}")
+            told = _spell(took[first])
+            notes.append(f"{first} alone may take longer than the budget, and is asked all the same: {told}")
         for place, question in enumerate(tier.questions):
             left -= took[question.name].most
             if left < 0 and place:
@@ -174,14 +189,6 @@ class MixerBattery:
                 f"{question.name}: {len(question.rates)} rates, then the winner with {seeds} seeds, "
                 f"{question.steps} steps; {_spell(told)}; {next_to('mixer', ships, trained, 'trained')}"
             )
-        plain = [word for word in self.mine if not getattr(mixers.parse(word), "conv", 1)]
-        if plain:
-            found.append(
-                f"{', '.join(plain)}: no short convolution, which most of the field has; {plain[0]}:conv=4 has one"
-            )
-        blind = [word for word in self.mine if not mixers.parse(word).tells_order()]
-        if blind:
-            found.append(f"{', '.join(blind)}: blind to order, so models get a table of positions, but in parity")
         return [*found, self._in_all(took)]
 
     def outlook(self) -> str:

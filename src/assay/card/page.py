@@ -153,7 +153,8 @@ def _scores(made: Section, card: Card, each: Line, others: Sequence[Answer]) -> 
     """Every mixer, best first, between floor and ceiling."""
     question = each.answer.question
     rows, seeds = [], []
-    for answer in sorted([each.answer, *others], key=lambda answer: question.loss(answer.mean)):
+    there = [answer for answer in (each.answer, *others) if not answer.lost]
+    for answer in sorted(there, key=lambda answer: question.loss(answer.mean)):
         whole, mine = interval_of(answer, each.deviation, each.freedom), answer is each.answer
         apart = mine or (answer.mixer in each.differences and each.differences[answer.mixer].standing != "level")
         look = {"label": card.marked(answer.mixer, question.name), "colour": MINE if mine else MUTED}
@@ -186,7 +187,8 @@ def _by_state(made: Section, each: Line, others: Sequence[Answer], named: Set[st
 
 def _runs(answer: Answer, records: Records) -> list[Record]:
     question = answer.question
-    return [records[Trial(question.name, answer.mixer, answer.rate, s, question.steps)] for s in answer.scores]
+    trials = [Trial(question.name, answer.mixer, answer.rate, s, question.steps) for s in answer.scores]
+    return [records[trial] for trial in trials if not answer.lost]
 
 
 def _means(mine: Answer, answer: Answer, values: Mapping[float, Sequence[float]]) -> Iterator[dict[str, Any]]:
@@ -309,7 +311,8 @@ def _field(card: Card) -> Section:
         for each in card.lines:
             question = each.answer.question.name
             answer = next((one for one in (each.answer, *card.field[question]) if one.mixer == name), None)
-            row[question] = answer and interval_of(answer, each.deviation, each.freedom)
+            scored = answer if answer and not answer.lost else None
+            row[question] = scored and interval_of(scored, each.deviation, each.freedom)
             if answer and answer.sizes and "parameters" not in row:
                 row |= {"parameters": answer.sizes["params"], "bytes of state": BYTES * answer.sizes["state_scalars"]}
         speed = card.speeds.get(name)

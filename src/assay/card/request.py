@@ -47,6 +47,10 @@ class AnyCard(Protocol):
     def ranks(self) -> Mapping[str, str]:
         """The places it may have, by question; empty where it is not ranked."""
 
+    @property
+    def failed(self) -> Sequence[str]:
+        """The questions in which every run of it failed."""
+
     def text(self, width: int = 118) -> str:
         """Return the screen."""
 

@@ -33,6 +33,8 @@ def parts_of(mine: Answer) -> tuple[Part, ...]:
 def _recipe(mine: Answer) -> tuple[bool, str]:
     if mine.failed:
         return False, f"its runs failed, {mine.failed}"
+    if mine.lost:
+        return False, f"at every rate tried, {mine.tried[0]:g} to {mine.tried[-1]:g}, it diverged"
     if mine.diverged:
         return False, f"{mine.diverged} run{'s'[: mine.diverged > 1]} diverged at the best rate"
     if mine.outdone:
@@ -80,8 +82,11 @@ def verdict_of(mine: Answer) -> str:
     question = mine.question
     recipe, doubled, _ = parts_of(mine)
     if mine.failed:
-        return f"{question.name}: {recipe.said}; `assay show` of the card's folder has the whole error"
-    told = f"{question.does} with {mine.reached_by} of {len(mine.scores)} seeds ({question.setting})"
+        shown = f"`assay show {mine.failed_run} --out` with the card's folder has the whole error"
+        return f"{question.name}: {recipe.said}; {shown}"
+    if mine.lost:
+        return f"{question.name}: {recipe.said}"
+    told = f"{question.does} with {mine.reached_by or 'none'} of {len(mine.scores)} seeds ({question.setting})"
     lacking = next((part.said for part in (recipe, doubled) if not part.holds and part.asked), "")
     if mine.reached_by:
         return f"{told}; not converged: {lacking}" if lacking else told

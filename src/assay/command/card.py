@@ -79,7 +79,7 @@ def card(words: list[str]) -> int:
     else:
         # What was left out belongs to the result: standard error is not kept with it.
         print("\n\n".join([*(each.text() for each in cards), *("\n".join(battery.notes),) * bool(battery.notes)]))
-    return 0
+    return 1 if any(each.failed for each in cards) else 0
 
 
 def _json(cards: "Sequence[AnyCard]", battery: "Battery") -> str:

@@ -38,8 +38,12 @@ def diff(words: list[str]) -> int:
         print(
             _change(each, names, [fmean(card["questions"][each.other]["scores"].values()) for card in (before, after)])
         )
-    for name in before["questions"].keys() - {each.other for each in found}:
-        print(f"{'-':<7} {name}: not compared, a rate lies at an edge or a run diverged")
+    for name in dict.fromkeys([*before["questions"], *after["questions"]]):
+        if name in {each.other for each in found}:
+            continue
+        both = name in before["questions"] and name in after["questions"]
+        why = "a rate lies at an edge or a run diverged" if both else "only one of the cards asks it"
+        print(f"{'-':<7} {name}: not compared, {why}")
     return int(any(each.standing == "below" for each in found))
 
 

@@ -71,6 +71,7 @@ def chosen(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
     options may stand beside its file: `my_mixer.py mine:width=2`."""
     from assay.core.foreign import loaded_sources
 
+    words = [each for word in words for each in _apart(word)]
     files = [word for word in words if word.endswith(".py") or is_there(word)]
     found = {file: [own for own in plugins_of(file, []) if own[0] in (MIXERS, METHODS)] for file in files}
     if empty := [file for file, own in found.items() if not own]:
@@ -91,6 +92,15 @@ def chosen(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
     modules = {source.module_name for source in loaded_sources()}  # a file that --plugin named is a file too
     brought = [word for word in names if type(registries()[folder].parse(word)).__module__ in modules]
     return folder, list(dict.fromkeys([*mine, *names])), list(dict.fromkeys([*mine, *brought]))
+
+
+def _apart(word: str) -> list[str]:
+    """Return a file and the name of its one mixer with options, for `my_mixer.py:conv=4`; any other word as it is."""
+    file, colon, options = word.partition(":")
+    if not (colon and file.endswith(".py")):
+        return [word]
+    own = [name for kind, name in plugins_of(file, []) if kind in (MIXERS, METHODS)]
+    return [file, f"{own[0]}:{options}"] if len(own) == 1 else [word]
 
 
 def _kind_of(word: str) -> str:
