@@ -139,7 +139,7 @@ def check_promises(words: Sequence[str], folder: str = MIXERS) -> None:
         for verdict in check(folder, registries()[folder].parse(word)):
             if not verdict.kept:
                 raise UserError(
-                    f"{word} breaks a promise of {of}, {verdict.name}, and a card would say nothing: "
+                    f"{word} breaks a promise of {of} ({verdict.name.replace('_', ' ')}), so a card would say nothing: "
                     f"{verdict.promise} Seen: {verdict.seen}. `assay check` tries them all."
                 )
         say(f"{word} keeps every promise of {of}")

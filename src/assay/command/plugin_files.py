@@ -17,7 +17,7 @@ def plugins_of(path: str, names: Sequence[str]) -> list[tuple[str, str]]:
     spellings = {spelled: (folder, e.name) for folder, e in found for spelled in (e.name, *e.aliases)}
     if not found:
         raise UserError(
-            f"'{path}' has no plug-in: a class under @mixers.register('name'), or of another folder, is one."
+            f"'{path}' has no plug-in: a class with @mixers.register('name') above it is a mixer, for example."
         )
     for word in names:
         if (name := word.partition(":")[0]) not in spellings:
