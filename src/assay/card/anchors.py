@@ -50,6 +50,7 @@ class Agreement:
 
     def __str__(self) -> str:
         told = ", ".join(f"{anchor} {gap:+.2f}" for anchor, gap in self.gaps.items())
+        told += ", every run the same" * self.exact
         return f"{self.question} ({told or 'no anchor ships'})"
 
 

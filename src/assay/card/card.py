@@ -188,8 +188,8 @@ class Card:
         if margins:
             names = {margin: ", ".join(each.question for each in own) for margin, own in margins.items()}
             least = "; ".join(f"{margin:g} in {own}" for margin, own in names.items())
-            told += f"They rule out that this machine is off by {least}: "
-            told += "smaller differences to shipped rows may be its own."
+            told += f"So this machine shifts scores by less than {least}; a difference to a shipped row that is "
+            told += "smaller than that may come from the machine."
         return [told.strip()]
 
     def costs(self) -> list[str]:
