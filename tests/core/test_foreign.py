@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.errors import UserError
-from assay.core.foreign import Source, code_of, load_source, read_source, source_of
+from assay.core.foreign import Source, load_source, read_source, source_of
 
 GOOD = "from dataclasses import dataclass\nVALUE = 1\ndef where(): raise RuntimeError('here')\n"
 
@@ -46,40 +46,3 @@ def test_an_unreadable_file_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "binary.py").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="not UTF-8"):
         read_source(tmp_path / "binary.py")
-
-
-SAID = '''"""What it is."""
-
-class Mine:  # the one
-    """Its docstring,
-
-    of some lines."""
-
-    TEXT = """one
-
-    two"""  # kept
-
-    def f(self):
-        "short"
-        return "# no comment"
-'''
-
-
-def test_a_file_is_the_same_with_other_comments_docstrings_and_empty_lines() -> None:
-    bare = 'class Mine:\n    TEXT = """one\n\n    two"""\n    def f(self):\n        return "# no comment"'
-    assert code_of(SAID) == code_of(bare), code_of(SAID)
-    assert Source("a.py", SAID).sha256 == Source("b.py", bare + "\n\n# more\n").sha256
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('x = """a\n\nb"""', 'x = """a\nb"""'),
-        ("x = '# a'", "x = '# b'"),
-        ("if a:\n    b\nc", "if a:\n    b\n    c"),
-        ("def f(): 'one'; return 1", "def f(): 'one'; return 2"),
-        ("x = (1 +\n", "x = (2 +\n"),
-    ],
-)
-def test_what_may_change_a_result_makes_another_file(before: str, after: str) -> None:
-    assert code_of(before) != code_of(after)

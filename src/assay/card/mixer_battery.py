@@ -149,7 +149,7 @@ class MixerBattery:
         if not kept:
             raise UserError(
                 f"no question has all its records for {', '.join(self.mine)}: leave --stored out to train. "
-                "A file whose code has changed since has none."
+                "A file that has changed since, if only in a comment, has none."
             )
         out = [q.name for q in tier.questions if q not in kept]
         told = [f"left out, since their records are not all here: {', '.join(out)}"] if out else []

@@ -1,8 +1,8 @@
 """Plug-ins from outside the tree come in files (`--plugin FILE`), or are classes of a notebook or a script.
 
-A file is known by its code: the sha256 of its text, without comments, docstrings and empty lines, is the version of
-every plug-in in it, and jobs carry the text, so that a worker on another machine runs the same code. Classes of a
-session have no file that travels: the text of the cell, or of the script, identifies them.
+A file is known by its text: the sha256 of the text is the version of every plug-in in it, and jobs carry the text, so
+that a worker on another machine runs the same code. Classes of a session have no file that travels: the text of the
+cell, or of the script, identifies them.
 
 class Scale(nn.Module): ...            a plug-in's version is the hash of its own text, and of the classes and
 class Mine(Mixer): ... Scale(...)      functions of the session that it uses, and that those use
@@ -14,7 +14,6 @@ import hashlib
 import io
 import linecache
 import sys
-import tokenize
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,8 +37,7 @@ class Source:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the code alone: a comment more makes no other results."""
-        return hashlib.sha256(code_of(self.text).encode()).hexdigest()
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def module_name(self) -> str:
@@ -58,38 +56,6 @@ def read_source(path: str | Path) -> Source:
     except (OSError, ValueError) as error:  # not UTF-8
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read the plug-in file '{path}': {reason}. Give a Python file.") from None
-
-
-def code_of(text: str) -> str:
-    """Return the text without comments, docstrings and empty lines; what is no Python, as it is."""
-    try:
-        tree = ast.parse(text)
-        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    except (SyntaxError, ValueError, tokenize.TokenError):
-        return text
-    lines, quoted, dropped = text.split("\n"), set[int](), set[int]()
-    for token in tokens:
-        (row, column), (end, _) = token.start, token.end
-        if token.type == tokenize.COMMENT:
-            lines[row - 1] = lines[row - 1][:column]
-        elif end > row:  # a string over several lines: an empty line in it is part of it
-            quoted |= {*range(row, end)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            dropped |= _docstring(node, lines)
-    left = ((row, line) for row, line in enumerate(lines, 1) if row not in dropped)
-    return "\n".join(line if row in quoted else line.rstrip() for row, line in left if row in quoted or line.strip())
-
-
-def _docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> set[int]:
-    """Return the rows of a docstring that shares them with no other statement."""
-    if ast.get_docstring(node, clean=False) is None:
-        return set()
-    first, *others = node.body
-    end = first.end_lineno or first.lineno
-    before = lines[first.lineno - 1].encode()[: first.col_offset]
-    shared = before.strip() or (others and others[0].lineno <= end)
-    return set() if shared else {*range(first.lineno, end + 1)}
 
 
 def load_source(source: Source) -> ModuleType:

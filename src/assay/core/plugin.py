@@ -276,7 +276,7 @@ def _points(find: Callable[..., Any]) -> tuple[importlib.metadata.EntryPoint, ..
 
 @cache
 def _foreign_version(cls: type[Plugin]) -> str:
-    """Return the hash of the code of the file that a class was loaded from, read once."""
+    """Return the hash of the file that a class was loaded from, read once."""
     source = source_of(cls.__module__)
     file = getattr(sys.modules[cls.__module__], "__file__", None)
     if source is None and (file is None or cls.__module__ == SESSION):

@@ -28,7 +28,7 @@ def render_record(record: Record, label: str) -> str:
     parts = {
         "options (decide the numbers and the id)": {**flat(dict(run.options)), "seed": run.seed},
         "numerics (decide the last digits; part of the id)": asdict(run.numerics),
-        "versions of the code (part of the id; a plug-in of your own: the hash of its code)": dict(run.versions),
+        "versions of the code (part of the id; a plug-in of your own: the hash of its file)": dict(run.versions),
         "metrics (the same on every machine)": flat(dict(record.metrics)),
         "cost (depends on the machine)": flat(dict(record.cost)),
         "provenance": {name: value for name, value in asdict(record.provenance).items() if value},

@@ -297,7 +297,7 @@ def test_a_budget_that_is_too_small_is_a_line_without_a_number(toy: Path, cli: C
 def test_a_method_that_looks_ahead_is_refused_by_name_of_the_promise(toy: Path, cli: Cli) -> None:
     Path("leaking.py").write_text(LEAKING)
     code, out, err = cli("card", "leaking.py", *HERE)
-    assert code == 2 and not out and "breaks a promise of attention methods, does_not_read_the_future" in err, err
+    assert code == 2 and not out and "breaks a promise of attention methods (does not read the future)" in err, err
     assert not (toy / "results").exists()
 
 
