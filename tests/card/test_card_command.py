@@ -232,6 +232,31 @@ def test_a_question_that_fails_is_a_line_and_the_others_are_answered(
     )
 
 
+@pytest.mark.parametrize("others", [["gru"], ["lost"]], ids=["beside another", "alone"])
+def test_a_mixer_that_diverges_at_every_rate_has_no_score(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, others: list[str]
+) -> None:
+    """It keeps every promise, and gives no numbers for a batch of training."""
+    lost = (
+        TWIN.replace("twin", "lost")
+        + """
+    def build(self, d_model, max_len):
+        made = super().build(d_model, max_len)
+        inner = made.forward
+        made.forward = lambda x: inner(x) * (float("nan") if x.shape[:2] == (16, 8) else 1.0)
+        return made
+"""
+    )
+    (tmp_path / "lost.py").write_text(lost)
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": TOY})
+    code, out, err = cli("card", "lost.py", "--vs", *others, "--executor", "serial")
+    assert code == 0, err
+    assert re.search(r"^recall +diverged ", out, re.MULTILINE) and "In short: nothing of it can be compared" in out, out
+    assert "recall: at every rate tried, 1e-07 to 30, it diverged" in out and " lost rate=0.01 steps=12 " not in err
+    page = (tmp_path / "results/card/lost.vs.html").read_text()
+    assert "at every rate tried" in page
+
+
 def test_a_mixer_that_works_up_to_max_len_is_built_for_the_longest_length_scored(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

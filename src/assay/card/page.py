@@ -79,7 +79,9 @@ def _verdicts(card: Card, notes: Sequence[str]) -> Section:
 def _shares(card: Card, each: Line) -> Iterator[dict[str, Any]]:
     """Yield how much of the way from floor to ceiling every mixer comes."""
     question, floor = each.answer.question, each.bounds.floor
-    answers = [each.answer, *card.field[question.name]]
+    answers = [answer for answer in (each.answer, *card.field[question.name]) if not answer.lost]
+    if not answers:
+        return
     best = min((answer.mean for answer in answers), key=question.loss)
     ceiling = each.bounds.ceiling
     end = best if ceiling is None else ceiling
