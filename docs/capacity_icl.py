@@ -151,9 +151,10 @@ def whole(lines: Sequence[Line], *, memories: bool = True) -> str:
     cells = []
     for line in lines:
         learnt, held, bits, state = map(line.shown, ("learned", "K90", BEYOND, "state bytes"))
-        cells.append([line.label, learnt, held, *[line.memories()] * memories, bits, state, line.rate()])
-    beside = ["K90 of memories"] * memories
-    return grid(["mixer", "learned", "K90", *beside, BEYOND, "state bytes", "rate"], cells)
+        beside = [line.memories()] if memories else []
+        cells.append([line.label, learnt, held, *beside, bits, state, line.rate()])
+    titles = ["K90 of memories"] if memories else []
+    return grid(["mixer", "learned", "K90", *titles, BEYOND, "state bytes", "rate"], cells)
 
 
 def told(width: int, lines: Sequence[Line]) -> str:
@@ -179,14 +180,14 @@ def told(width: int, lines: Sequence[Line]) -> str:
 
 def to_add(lines: Mapping[int, list[Line]]) -> str:
     """The rates that rows at an edge still want."""
-    if not any(line.row.at_the_edge and learned(line.row) for own in lines.values() for line in own):
-        return "No chosen rate of a row that learned is at an edge of those tried."
     wanted = [
         f"`{line.name}` at d = {width} {' and '.join(f'{rate:g}' for rate in missing)}"
         for width, own in lines.items()
         for line in sorted(own, key=lambda line: line.name)
         if (missing := missing_rates(line.row))
     ]
+    if not wanted:
+        return "No chosen rate of a row that learned is at an edge of those tried."
     return f"Not ranked, since a rate beyond may be better, with the rates to add: {'; '.join(wanted)}."
 
 
@@ -273,12 +274,10 @@ def by_every_rate(lines: Sequence[Line]) -> str:
     rates, cells = sorted({rate for line in lines for rate in line.row.tried}), []
     for line in lines:
         said = [f"`{line.name}`"]
-        for own in (line.row.tried[rate].values() for rate in rates):
+        for own in (line.row.tried.get(rate, {}).values() for rate in rates):
             curves = [curve(record) for record in own if has_learned(record)]
-            said.append(
-                f"{len(curves)}/{len(own)}"
-                + (f", {capacity_interval(sizes(line.row), curves).point}" if curves else "")
-            )
+            held = f", {capacity_interval(sizes(line.row), curves).point}" if curves else ""
+            said.append(f"{len(curves)}/{len(own)}{held}" if own else "-")
         cells.append(said)
     return grid(["mixer", *map("{:g}".format, rates)], cells)
 

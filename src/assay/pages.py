@@ -22,7 +22,7 @@ def existing_store(out: str | Path) -> Store:
     store = Store(out)
     if not is_there(store.root, folder=True):
         cards = Path(out) / "card"
-        there = f" The runs of cards are there with --out {cards}." if is_there(Store(cards).root, folder=True) else ""
+        there = f" Cards keep theirs apart: --out {cards}." if is_there(Store(cards).root, folder=True) else ""
         raise UserError(
             f"'{out}' has no stored runs. Run a study with --out {out}, or name the folder with --out.{there}"
         )

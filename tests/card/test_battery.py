@@ -128,10 +128,35 @@ def test_where_every_rate_diverges_no_more_is_trained_and_there_is_no_score() ->
     asked, found = rounds(lambda trial: -1.0)
     assert [len(each) for each in asked] == [3]
     result = answer(TIER, QUESTION, "mine", found)
-    assert result.lost and not result.comparable and result.diverged == 3 and not result.failed
+    assert result.lost == "diverged" and not result.comparable and result.diverged == 3 and not result.failed
     assert result.window == 0 and not any(result.scores.values())
     judged = line(result, [], Bounds(floor=0.1, ceiling=1.0))
-    assert judged.verdict == "recall: at every rate tried, 0.001 to 0.1, it diverged" and not judged.certified
+    assert judged.verdict == "recall: no run gave a number, at rates of 0.001 to 0.1: they diverged"
+    assert [part.holds for part in judged.parts if part.asked] == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("law", "trained"),
+    [
+        (lambda trial: 0.5 if trial.steps == 100 else -1.0, [3, 3]),
+        (lambda trial: 0.5 if trial.seed == SCREENING_SEED else -1.0, [3, 3, 2]),
+    ],
+    ids=["in full", "with fresh seeds"],
+)
+def test_what_diverges_in_a_later_round_has_no_score_either(law: Law, trained: list[int]) -> None:
+    asked, found = rounds(law)
+    assert [len(each) for each in asked] == trained
+    assert answer(TIER, QUESTION, "mine", found).lost == "diverged"
+
+
+def test_one_failure_among_runs_that_diverged_is_named() -> None:
+    _, found = rounds(lambda trial: -1.0)
+    first = next(trial for trial in found if trial.mixer)
+    found = {**found, first: replace(found[first], status="failed", error="Traceback\nValueError: no")}
+    result = answer(TIER, QUESTION, "mine", found)
+    assert result.lost == "diverged" and result.failed == "ValueError: no"
+    every = {trial: replace(each, status="failed", error="no") for trial, each in found.items()}
+    assert answer(TIER, QUESTION, "mine", every).lost == "failed"
 
 
 def test_an_interrupted_battery_asks_only_for_what_is_missing() -> None:

@@ -179,6 +179,8 @@ def test_a_wrong_word_is_one_line(words: list[str], said: str, cli: Cli) -> None
 @pytest.mark.usefixtures("trained")
 def test_a_card_travels_and_is_verified_by_its_reader(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     here = ("--executor", "serial", "--vs", "gru")
+    code, _, err = cli("card", "submit", "twin.py:conv=4", "packed", *here)
+    assert code == 2 and "submit a file as it is" in err
     code, _, err = cli("card", "submit", "twin.py", "packed", *here)
     assert code == 0, err
     assert sorted(path.name for path in Path("packed").iterdir()) == ["card.json", "mixer.py", "records.jsonl.gz"]
@@ -223,13 +225,18 @@ def test_a_question_that_fails_is_a_line_and_the_others_are_answered(
     assert code == 1, err
     assert "longer: its runs failed, AssertionError" in out and "recall " in out, out
     assert re.search(r"^longer +failed ", out, re.MULTILINE), "no score, and no interval"
-    run = re.search(r"assay show (\w+) --out", out)
+    run = re.search(r"assay show (\w+) --out", " ".join(out.split()))
     assert run is not None and "too long for it" in cli("show", run[1], "--out", "results/card")[1]
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(longer,))})
     code, out, err = cli("card", "short.py", "--vs", "short", "--executor", "serial")
-    assert code == 2 and not out and "every run of short failed, AssertionError: too long for it: `assay show" in err, (
-        err
-    )
+    assert code == 2 and not out and "every run of short failed, AssertionError: too long for it: `assay" in err, err
+    both = short.replace("short", "brief") + TWIN.replace("twin", "fine").replace("Twin", "Fine")
+    (tmp_path / "both.py").write_text(both)
+    code, out, err = cli("card", "both.py", "--vs", "gru", "--executor", "serial")
+    assert code == 1 and "no card: every run of brief failed, AssertionError" in err and "card of fine " in out, err
+    assert "card of brief" not in out
+    code, out, err = cli("card", "gru", "--plugin", "both.py", "--vs", "brief", "--executor", "serial")
+    assert code == 0 and "card of gru " in out, "one of the field that fails is not timed, and no row"
 
 
 @pytest.mark.parametrize("others", [["gru"], ["lost"]], ids=["beside another", "alone"])
@@ -252,9 +259,10 @@ def test_a_mixer_that_diverges_at_every_rate_has_no_score(
     code, out, err = cli("card", "lost.py", "--vs", *others, "--executor", "serial")
     assert code == 0, err
     assert re.search(r"^recall +diverged ", out, re.MULTILINE) and "In short: nothing of it can be compared" in out, out
-    assert "recall: at every rate tried, 1e-07 to 30, it diverged" in out and " lost rate=0.01 steps=12 " not in err
-    page = (tmp_path / "results/card/lost.vs.html").read_text()
-    assert "at every rate tried" in page
+    assert "recall: no run gave a number, at rates of 1e-07 to 30: they diverged" in out
+    assert " lost rate=0.01 steps=12 " not in err, "nothing is trained after the first round"
+    told = json.loads((tmp_path / "results/card/lost.vs.json").read_text())[0]["questions"]["recall"]
+    assert told["scores"] == {} and told["interval"] is None and told["rate"] is None
 
 
 def test_a_mixer_that_works_up_to_max_len_is_built_for_the_longest_length_scored(

@@ -30,6 +30,8 @@ def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> No
     assert "old 0.910 is better than new 0.410" in cli("card", "diff", *versions)[1], "two versions of one mixer"
     code, out, _ = cli("card", "diff", good, written("edge", 0.4, 0.42, comparable=False))
     assert code == 0 and "recall: not compared" in out and "worse" not in out
+    code, out, _ = cli("card", "diff", good, written("gone", comparable=False))
+    assert code == 1 and "worse   recall: gone has no score, since its runs failed or diverged" in out, out
     code, _, err = cli("card", "diff", good, written("other", 0.9, 0.9, tier="full"))
     assert code == 2 and "do not compare" in err
     assert cli("card", "diff", good, "nowhere.json")[0] == 2

@@ -14,7 +14,7 @@ from assay.card.card import Card
 from assay.card.charts import LETTER, LINE, _Plane
 from assay.card.cost import Speed
 from assay.card.judge import line
-from assay.card.page import _more
+from assay.card.page import _more, _shares
 from assay.card.question import Question, Tier
 
 QUESTION = Question("recall", "recalls 16 pairs", "mqar")
@@ -182,3 +182,12 @@ def test_differences_that_may_be_the_machines_are_said_unless_anchors_come_out_b
     assert told.endswith("smaller than that may come from the machine.")
     same = replace(shown, agreements=(exact,)).comparable()[0]
     assert "shifts scores" not in same and "recall (other +0.01, every run the same)" in same
+
+
+def test_a_mixer_without_a_score_is_in_no_chart_and_counts_for_no_size() -> None:
+    lost = replace(answered("mine", 0.0, 0.0), lost="diverged", diverged=3, sizes={})
+    shown = card(lost, answered("other", 0.5, 0.52))
+    assert [row["series"] for row in _shares(shown, shown.lines[0])] == ["other"]
+    assert shown.row(shown.lines[0])["score"] == "diverged" and not shown.failed and not shown.lines[0].certified
+    more = replace(shown, lines=[*shown.lines, line(answered("mine", 0.9, 0.9), [], BOUNDS)])
+    assert more.to_json()["size"]["layer_params"] == 100

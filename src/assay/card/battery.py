@@ -13,7 +13,7 @@ from the records of the rounds before, so a card that was interrupted goes on wh
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from assay.card.protocol import KEPT, SCREENING, SCREENING_SEED, SLACK, TOLERANCE
 from assay.card.question import SOLVED, Question, Tier
@@ -68,19 +68,20 @@ class Answer:
     """Which rate did better at the screening's length than the chosen one in full, by more than SLACK, if one did: with
     such runs learning is a matter of luck, and one seed says little of which rate is best."""
     diverged: int = 0
-    """Runs at the chosen rate whose loss was no number in the end, or that failed: they score 0."""
+    """Runs at the chosen rate, or of those tried where none could be chosen, that failed or whose loss was no number in
+    the end: they score 0."""
     longer: Mapping[int, float] = field(default_factory=dict)
     """Scores after twice the training, where the goal was not reached."""
     learned_more: float = 0.0
     """The most by which twice the training improved the validation of a seed: it may be of shorter sequences than the
     score is."""
     failed: str = ""
-    """Why a run of the chosen rate raised an error, if one did."""
+    """Why one of those runs raised an error, if one did."""
     failed_run: str = ""
     """The first letters of that run's id."""
-    lost: bool = False
-    """Whether no rate of the screening gave a number: each run failed or diverged, and no more were trained. It has no
-    score."""
+    lost: Literal["", "failed", "diverged"] = ""
+    """Why it has no score, if it has none: in one of its rounds every run failed, or failed or diverged, and no more
+    were trained."""
     stopped: bool = False
     """Whether a run of those ended early: it had solved what it was trained on, and not what it is scored on."""
     held_back: int = 0
@@ -153,15 +154,18 @@ def _rounds(tier: Tier, question: Question, mixer: str, found: Records) -> Itera
     """Yield the trials of each round; a round is asked for only when those before are in `found`."""
     screened = _screened(question, mixer)
     yield screened
-    if _lost(question, mixer, found):
+    if _lost(screened, question, found):
         return
     full = _full(question, mixer, found)
     yield full
+    if _lost(full, question, found):
+        return
     if beyond := _beyond(question, mixer, found):
         yield beyond
     rate = _best_rate(question, mixer, found)
     yield _scored(tier, question, mixer, rate, question.steps)
-    if question.goal is not None and not answer(tier, question, mixer, found).reached:
+    first = answer(tier, question, mixer, found)
+    if question.goal is not None and not first.reached and not first.lost:
         yield _scored(tier, question, mixer, rate, 2 * question.steps)
 
 
@@ -170,9 +174,11 @@ def _screened(question: Question, mixer: str) -> list[Trial]:
     return [Trial(question.name, mixer, rate, SCREENING_SEED, steps) for rate in question.rates]
 
 
-def _lost(question: Question, mixer: str, found: Records) -> bool:
-    """Return whether every run of the screening failed or diverged: there is no rate to go on with."""
-    return all(validation(found[trial], question) == LOST for trial in _screened(question, mixer))
+def _lost(trials: Sequence[Trial], question: Question, found: Records) -> Literal["", "failed", "diverged"]:
+    """Say why a round gave no number, if it gave none: there is nothing to go on with."""
+    if any(validation(found[trial], question) < LOST for trial in trials):
+        return ""
+    return "failed" if all(found[trial].status == "failed" for trial in trials) else "diverged"
 
 
 def _full(question: Question, mixer: str, found: Records) -> list[Trial]:
@@ -207,13 +213,9 @@ def _scored(tier: Tier, question: Question, mixer: str, rate: float, steps: int)
 
 def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer:
     """Return the answer that the records of all rounds give."""
-    if _lost(question, mixer, found):
-        ran, rates = [found[trial] for trial in _screened(question, mixer)], tuple(sorted(question.rates))
-        nothing, (failed, run) = dict.fromkeys(tier.seeds_of(mixer), question.lost), _failed(ran)
-        return Answer(
-            mixer, question, nothing, rate=rates[0], at_edge=False, tried=rates, window=0, diverged=len(ran),
-            failed=failed, failed_run=run, lost=True,
-        )  # fmt: skip
+    screened = _screened(question, mixer)
+    if _lost(screened, question, found) or _lost(_full(question, mixer, found), question, found):
+        return _unscored(tier, question, mixer, found)
     rate = _best_rate(question, mixer, found)
     beyond = _beyond(question, mixer, found)
     tried = {*question.rates, *(trial.rate for trial in beyond)}
@@ -221,8 +223,8 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
     beside = min((loss for other, loss in full.items() if other != rate), default=LOST)
     flat = max(full.values()) - full[rate] < SLACK and beside - full[rate] <= question.resolution
     solved = not question.lower and full[rate] <= question.loss(SOLVED)
-    by_rate = {trial.rate: validation(found[trial], question) for trial in _screened(question, mixer)}
-    screened = list(by_rate.values())
+    by_rate = {trial.rate: validation(found[trial], question) for trial in screened}
+    losses = list(by_rate.values())
     once, twice = (_scored(tier, question, mixer, rate, steps) for steps in (question.steps, 2 * question.steps))
     first, ran = found[once[0]], [found[trial] for trial in (*once, *twice) if trial in found]
     failed, failed_run = _failed(ran)
@@ -233,7 +235,7 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         rate=rate,
         at_edge=rate in (min(tried), max(tried)) and not flat and not solved,
         tried=tuple(sorted(tried)),
-        window=sum(value < LOST and value <= min(screened) + SLACK for value in screened),
+        window=sum(value < LOST and value <= min(losses) + SLACK for value in losses),
         outdone="" if solved else _outdone(question, by_rate, rate, full[rate]),
         diverged=sum(record.status != "done" for record in ran),
         longer={trial.seed: score(found[trial], question) for trial in twice if trial in found},
@@ -247,11 +249,24 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         ),
         failed=failed,
         failed_run=failed_run,
+        lost="" if any(found[trial].status == "done" for trial in once) else _lost(once, question, found),
         stopped=any("stopped_at" in found[trial].metrics for trial in twice if trial in found),
         held_back=sum(_held_back(found[trial], question) for trial in (twice if twice[0] in found else once)),
         sizes={key: first.metrics[key] for key in SIZES if key in first.metrics},
         by_sizes=tuple(found[trial] for trial in once if _by_pairs(found[trial])),
     )
+
+
+def _unscored(tier: Tier, question: Question, mixer: str, found: Records) -> Answer:
+    """Return the answer of a mixer for which no rate can be chosen: the last of its rounds gave no number."""
+    screened = _screened(question, mixer)
+    last = screened if _lost(screened, question, found) else _full(question, mixer, found)
+    rates, ran = tuple(sorted(question.rates)), [found[trial] for trial in last]
+    nothing, (failed, run) = dict.fromkeys(tier.seeds_of(mixer), question.lost), _failed(ran)
+    return Answer(
+        mixer, question, nothing, rate=rates[0], at_edge=False, tried=rates, window=0, diverged=len(ran),
+        failed=failed, failed_run=run, lost=_lost(last, question, found),
+    )  # fmt: skip
 
 
 def _outdone(question: Question, screened: Mapping[float, float], rate: float, in_full: float) -> str:

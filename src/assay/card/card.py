@@ -66,8 +66,8 @@ class Card:
 
     @property
     def failed(self) -> list[str]:
-        """The questions in which every run of it failed."""
-        return [each.name for each in self.lines if each.answer.lost and each.answer.failed]
+        """The questions without a score because its runs failed."""
+        return [each.name for each in self.lines if each.answer.lost == "failed"]
 
     @property
     def ranks(self) -> dict[str, str]:
@@ -79,7 +79,7 @@ class Card:
         best, name = line.best, line.answer.question.name
         return {
             "question": name,
-            "score": ("failed" if line.answer.failed else "diverged") if line.answer.lost else line.interval,
+            "score": line.answer.lost or line.interval,
             "floor": line.bounds.floor,
             "ceiling": line.bounds.ceiling,
             "rank": line.rank or "-",
@@ -140,7 +140,7 @@ class Card:
                 for each in self.lines
             },
             "questions": {each.answer.question.name: _line_json(each) for each in self.lines},
-            "size": dict(self.lines[0].answer.sizes),
+            "size": dict(self._sized.answer.sizes),
             "capacity": self.capacity(),
             "speed": {name: asdict(found) for name, found in self.speeds.items()},
             "anchors": {
@@ -194,10 +194,10 @@ class Card:
 
     def costs(self) -> list[str]:
         """Say how large it is and how fast here, beside the field."""
-        sizes = self.lines[0].answer.sizes
+        sizes = self._sized.answer.sizes
         said = []
         if sizes:
-            name, own = self.lines[0].answer.question.name, sizes["layer_params"]
+            name, own = self._sized.name, sizes["layer_params"]
             theirs = [each.sizes["layer_params"] for each in self.field[name] if "layer_params" in each.sizes]
             among = f" (the field's {min(theirs):,} to {max(theirs):,})" if theirs else ""
             states = [BYTES * each.sizes["state_scalars"] for each in self.field[name] if "state_scalars" in each.sizes]
@@ -210,6 +210,11 @@ class Card:
         said += self.capacity()
         timed = [*self._speed("trained", "forward and backward"), *self._speed("decoded", "token by token")]
         return [*said, *timed, *self._kept()]
+
+    @property
+    def _sized(self) -> Line:
+        """The first question in which its layer was counted."""
+        return next((each for each in self.lines if each.answer.sizes), self.lines[0])
 
     def capacity(self) -> list[str]:
         """Say how many pairs it holds, and how many bits per byte of state."""
@@ -271,13 +276,13 @@ def signed(interval: Interval, form: str = ".2f") -> str:
 def _line_json(line: Line) -> dict[str, Any]:
     answer = line.answer
     return {
-        "scores": {str(seed): value for seed, value in answer.scores.items()},
-        "interval": asdict(line.interval),
+        "scores": {} if answer.lost else {str(seed): value for seed, value in answer.scores.items()},
+        "interval": None if answer.lost else asdict(line.interval),
         "deviation": line.deviation if line.freedom else 0.0,  # unknown, which JSON has no infinity for
         "freedom": line.freedom,
         "floor": line.bounds.floor,
         "ceiling": line.bounds.ceiling,
-        "rate": answer.rate,
+        "rate": None if answer.lost else answer.rate,
         "rate_at_edge": answer.at_edge,
         "rates_that_work": answer.window,
         "comparable": answer.comparable,

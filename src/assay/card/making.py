@@ -2,13 +2,13 @@
 
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
 
 from assay.card.anchors import Agreement, Answers, agreements
-from assay.card.battery import Asked, Compute, Records, answer, battery, bounds
+from assay.card.battery import Answer, Asked, Compute, Records, answer, battery, bounds
 from assay.card.card import Card
 from assay.card.cost import speeds
 from assay.card.judge import line
@@ -18,6 +18,7 @@ from assay.card.running import ROUNDS, Runner
 from assay.core.errors import UserError
 from assay.core.executors.local import kept_workers
 from assay.core.run import Numerics
+from assay.report.progress import say
 from assay.train.device import activate
 
 
@@ -34,7 +35,8 @@ def made(
     with kept_workers(), compiled(shared, runner.numerics) if compiles else nullcontext():
         # Every round is a plan of its own, for the same workers.
         found = battery(tier, asked, look or runner)
-        failing = _failing(mine, runner, found)
+        failing = {mixer: failed for mixer in every if (failed := _failed_in(mixer, asked, tier, found))}
+        mine = _with_a_card(mine, failing, runner)
         agreed = _agreed(asked, runner) if look is None else {}
     answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in asked[q.name]} for q in tier.questions}
     apart = {name for name, one in agreed.items() if not one.holds} | set(disagreed)
@@ -55,19 +57,26 @@ def made(
     return cards, found
 
 
-def _failing(mine: Sequence[str], runner: Runner, found: Records) -> set[str]:
-    """Return the mixers whose runs all failed in some question: they are not timed. One that failed in all of them has
-    no card, and raises a UserError."""
-    failing = set()
-    for mixer in mine:
-        answers = [answer(runner.tier, q, mixer, found) for q in runner.tier.questions]
-        lost = [each for each in answers if each.lost and each.failed]
-        if len(lost) == len(answers):
-            out, others = runner.execution.out, "; leave it out for the cards of the others" if len(mine) > 1 else ""
-            told = f"`assay show {lost[0].failed_run} --out {out}` has the whole error"
-            raise UserError(f"every run of {mixer} failed, {lost[0].failed}: {told}{others}.")
-        failing |= {mixer} if lost else set()
-    return failing
+def _failed_in(mixer: str, asked: Asked, tier: Tier, found: Records) -> list[Answer]:
+    """Return the answers of a mixer without a score because its runs failed."""
+    answers = (answer(tier, q, mixer, found) for q in tier.questions if mixer in asked[q.name])
+    return [each for each in answers if each.lost == "failed"]
+
+
+def _with_a_card(mine: Sequence[str], failing: Mapping[str, Sequence[Answer]], runner: Runner) -> list[str]:
+    """Return the mixers whose runs did not fail in every question, and say why the others have no card; if none is
+    left, that is a UserError."""
+    without = {word: own[0] for word in mine if len(own := failing.get(word, [])) == len(runner.tier.questions)}
+    told = [
+        f"every run of {word} failed, {each.failed}: `assay show {each.failed_run} --out {runner.execution.out}` has "
+        "the whole error."
+        for word, each in without.items()
+    ]
+    if len(without) == len(mine):
+        raise UserError(" ".join(told))
+    for each in told:
+        say(f"no card: {each}")
+    return [word for word in mine if word not in without]
 
 
 @contextmanager

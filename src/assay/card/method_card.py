@@ -117,8 +117,8 @@ class MethodCard:
 
     @property
     def failed(self) -> list[str]:
-        """The budgets, where it failed, or was refused, in all of them."""
-        return [each.name for each in self.lines] if all(each.mine.error for each in self.lines) else []
+        """The budgets in which a run of it failed; one that it refuses is no failure."""
+        return [each.name for each in self.lines if any(r.status == "failed" for r in each.mine.cell.records)]
 
     @property
     def stem(self) -> str:

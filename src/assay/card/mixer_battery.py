@@ -148,8 +148,8 @@ class MixerBattery:
         kept = tuple(q for q in tier.questions if all(whole(mixer, q.name) for mixer in self.mine))
         if not kept:
             raise UserError(
-                f"no question has all its records for {', '.join(self.mine)}: leave --stored out to train. "
-                "A file that has changed since, if only in a comment, has none."
+                f"no question has all its records for {', '.join(self.mine)}: leave --stored out to train. Records "
+                "belong to the exact text of a file, comments too, and runs that failed count as missing."
             )
         out = [q.name for q in tier.questions if q not in kept]
         told = [f"left out, since their records are not all here: {', '.join(out)}"] if out else []

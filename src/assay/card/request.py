@@ -49,7 +49,7 @@ class AnyCard(Protocol):
 
     @property
     def failed(self) -> Sequence[str]:
-        """The questions in which every run of it failed."""
+        """The questions, or of a method the budgets, that have no number because its runs failed."""
 
     def text(self, width: int = 118) -> str:
         """Return the screen."""
@@ -62,7 +62,7 @@ class Battery(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What was left out, and why."""
+        """What was left out, and why, and what else belongs beside the cards."""
 
     @property
     def out(self) -> Path: ...

@@ -31,10 +31,11 @@ def parts_of(mine: Answer) -> tuple[Part, ...]:
 
 
 def _recipe(mine: Answer) -> tuple[bool, str]:
+    if mine.lost == "diverged":
+        error = f"; one run failed, {mine.failed}" if mine.failed else ""
+        return False, f"no run gave a number, at rates of {mine.tried[0]:g} to {mine.tried[-1]:g}: they diverged{error}"
     if mine.failed:
         return False, f"its runs failed, {mine.failed}"
-    if mine.lost:
-        return False, f"at every rate tried, {mine.tried[0]:g} to {mine.tried[-1]:g}, it diverged"
     if mine.diverged:
         return False, f"{mine.diverged} run{'s'[: mine.diverged > 1]} diverged at the best rate"
     if mine.outdone:
@@ -70,6 +71,8 @@ def _doubled(mine: Answer) -> tuple[bool, str]:
 
 def _seeds(mine: Answer) -> tuple[bool, str]:
     seeds, reached = len(mine.scores), mine.reached_by
+    if mine.lost:
+        return False, "none has a score"
     if mine.question.goal is None:
         return seeds > 1, str(seeds)
     agree = reached in (0, seeds) and seeds > 1
@@ -82,7 +85,7 @@ def verdict_of(mine: Answer) -> str:
     question = mine.question
     recipe, doubled, _ = parts_of(mine)
     if mine.failed:
-        shown = f"`assay show {mine.failed_run} --out` with the card's folder has the whole error"
+        shown = f"`assay show {mine.failed_run} --out FOLDER`, the folder of this card, has the whole error"
         return f"{question.name}: {recipe.said}; {shown}"
     if mine.lost:
         return f"{question.name}: {recipe.said}"

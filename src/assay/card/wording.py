@@ -50,7 +50,7 @@ def told_apart(line: Compared) -> list[str]:
 
 def matching_of(lines: Sequence[Line]) -> list[str]:
     """Say in which questions the models have as many parameters per layer as the field's."""
-    of = {matched: [each.answer.question.name for each in lines if each.answer.matched is matched]
+    of = {matched: [each.name for each in lines if each.answer.matched is matched and not each.answer.lost]
           for matched in (True, False, None)}  # fmt: skip
     told = [
         f"within {TOLERANCE:.0%} of the field's ({', '.join(of[True])})" if of[True] else "",

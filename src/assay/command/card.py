@@ -77,9 +77,9 @@ def card(words: list[str]) -> int:
     if args.json:
         print(_json(cards, battery))
     else:
-        # What was left out belongs to the result: standard error is not kept with it.
+        # What is noted belongs to the result: standard error is not kept with it.
         print("\n\n".join([*(each.text() for each in cards), *("\n".join(battery.notes),) * bool(battery.notes)]))
-    return 1 if any(each.failed for each in cards) else 0
+    return 1 if len(cards) < len(mine) or any(each.failed for each in cards) else 0
 
 
 def _json(cards: "Sequence[AnyCard]", battery: "Battery") -> str:

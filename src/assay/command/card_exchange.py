@@ -38,13 +38,18 @@ def diff(words: list[str]) -> int:
         print(
             _change(each, names, [fmean(card["questions"][each.other]["scores"].values()) for card in (before, after)])
         )
+    gone = False
     for name in dict.fromkeys([*before["questions"], *after["questions"]]):
         if name in {each.other for each in found}:
             continue
-        both = name in before["questions"] and name in after["questions"]
-        why = "a rate lies at an edge or a run diverged" if both else "only one of the cards asks it"
-        print(f"{'-':<7} {name}: not compared, {why}")
-    return int(any(each.standing == "below" for each in found))
+        one, two = (card["questions"].get(name) for card in (before, after))
+        if one and two and one["comparable"] and not two["scores"]:
+            gone = True
+            print(f"worse   {name}: {names[1]} has no score, since its runs failed or diverged")
+        else:
+            why = "in one of them runs failed or diverged, or its rate is not settled"
+            print(f"{'-':<7} {name}: not compared, {why if one and two else 'only one of the cards asks it'}")
+    return int(gone or any(each.standing == "below" for each in found))
 
 
 def _change(each: "Difference", names: Sequence[str], scores: Sequence[float]) -> str:
@@ -73,6 +78,8 @@ def submit(words: list[str]) -> int:
     parser.add_argument("folder", type=Path, help="the folder to write")
     parser.add_argument("--seeds", type=int, metavar="N", help=SEEDS)
     args = parser.parse_args(words)
+    if ":" in args.file.name:
+        raise UserError(f"'{args.file}': submit a file as it is; an option of its mixer is a default in that file.")
     mine, foreign = _mixers(args.file)
     if len(mine) != 1:
         raise UserError(f"'{args.file}' has {len(mine)} mixers ({', '.join(mine)}): submit one per file.")
@@ -81,6 +88,8 @@ def submit(words: list[str]) -> int:
     field = field_of(request, mine, runner)
     check_promises(foreign)
     cards, records = made(mine, field, runner)
+    if all(each.answer.lost for each in cards[0].lines):
+        raise UserError(f"no question has a score of {mine[0]}: there is nothing to submit.")
     told = {key: value for key, value in cards[0].to_json().items() if key != "speed"}  # it belongs to this machine
     pack(args.folder, args.file, records, {**told, "field": field})
     say(f"wrote {args.folder}: mixer.py, records.jsonl.gz, card.json. `assay card verify {args.folder}` tries them.")

@@ -95,7 +95,7 @@ def chosen(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
 
 
 def _apart(word: str) -> list[str]:
-    """Return a file and the name of its one mixer with options, for `my_mixer.py:conv=4`; any other word as it is."""
+    """Return a file and the name of its one plug-in with options, for `my_mixer.py:conv=4`; any other word as it is."""
     file, colon, options = word.partition(":")
     if not (colon and file.endswith(".py")):
         return [word]
