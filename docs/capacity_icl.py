@@ -225,22 +225,47 @@ def settled(before: Capacity, after: Capacity) -> bool:
 
 
 def closely(found: Capacity) -> str:
-    """K90 with one decimal, for numbers that differ by less than a pair."""
-    low, high = (bound.value if bound else math.nan for bound in (found.low, found.high))
-    return f"{found.point.value:.1f} [{low:.1f}, {high:.1f}]"
+    """K90 with one decimal, for numbers that differ by less than a pair, where it lies among the sizes tried."""
+    places = [found.point, found.low, found.high]
+    if any(each is None or each.censored != "no" for each in places):
+        return str(found)
+    point, low, high = (f"{each.value:.1f}" for each in places if each)
+    return f"{point} [{low}, {high}]"
 
 
-def to_the_end() -> list[Line]:
-    """The mixers that were trained for twice STEPS, and did not stop before because they had solved it."""
-    longer = lines_of(64, steps=2 * STEPS)
-    return [line for line in longer if all(r.metrics["curve"][-1]["step"] == 2 * STEPS for r in line.row.finished)]
+def last_step(record: Record) -> int:
+    return int(record.metrics["curve"][-1]["step"])
+
+
+def solved_early(longer: Sequence[Line]) -> str:
+    """Which mixers stopped before the end because they had solved it, and when."""
+    stops = {line.name: sorted(set(map(last_step, line.row.finished))) for line in longer}
+    said = [f"`{name}` at step {' or '.join(map(str, own))}" for name, own in stops.items() if own[0] < 2 * STEPS]
+    return f"Stopped early, since every size was solved: {', '.join(said)}."
+
+
+def misses(longer: Sequence[Line]) -> str:
+    """The accuracies at the first sizes of seeds that did not learn, beside those of a model that misses one case."""
+    said = [
+        f"`{line.name}`, seed {record.run.seed}: {', '.join(f'{value:.3f}' for value in curve(record)[:4])}"
+        for line in longer
+        for record in line.row.finished
+        if not has_learned(record)
+    ]
+    first = sizes(longer[0].row)[:4]
+    case = ", ".join(f"{1 - size**-2:.3f}" for size in first)
+    told = f"At {', '.join(map(str, first))} pairs, seeds that did not learn: {'; '.join(said)}"
+    return f"{told}. 1 - 1/K^2 is {case}."
 
 
 def doubled(lines: Sequence[Line]) -> str:
     """K90 of all seeds at the rate that most of them chose, after STEPS and after twice as many."""
     by_name, cells = {line.name: line for line in lines}, []
     bits: dict[str, tuple[dict[int, float], dict[int, float]]] = {}
-    for longer in to_the_end():
+    every = lines_of(64, steps=2 * STEPS)
+    for longer in every:
+        if any(last_step(record) < 2 * STEPS for record in longer.row.finished):
+            continue
         (rate,), short = longer.row.tried, by_name[longer.name]
         assert rate == short.row.tuned_value, "the rate that most seeds chose"
         bits[longer.name] = before, after = short.bits_at(rate), longer.bits_at(rate)
@@ -255,7 +280,8 @@ def doubled(lines: Sequence[Line]) -> str:
         f"{each.mean:+.0f} [{each.low:+.0f}, {each.high:+.0f}] after {tokens} tokens"
         for each, tokens in zip(order, ("98M", "196M"), strict=True)
     )
-    return f"{grid(['mixer', 'rate', *titles], cells)}\n\nBits of `mamba2` less those of `delta_net`: {told}."
+    apart = f"Bits of `mamba2` less those of `delta_net`: {told}."
+    return "\n\n".join([grid(["mixer", "rate", *titles], cells), apart, solved_early(every), misses(every)])
 
 
 def in_number(lines: Sequence[Line]) -> str:
@@ -273,13 +299,13 @@ def by_every_rate(lines: Sequence[Line]) -> str:
     """How many seeds learn at each rate, and K90 of those."""
     rates, cells = sorted({rate for line in lines for rate in line.row.tried}), []
     for line in lines:
-        said = [f"`{line.name}`"]
+        said = [f"`{line.name}`", str(line.row.options["model"]["model_dim"])]
         for own in (line.row.tried.get(rate, {}).values() for rate in rates):
             curves = [curve(record) for record in own if has_learned(record)]
             held = f", {capacity_interval(sizes(line.row), curves).point}" if curves else ""
             said.append(f"{len(curves)}/{len(own)}{held}" if own else "-")
         cells.append(said)
-    return grid(["mixer", *map("{:g}".format, rates)], cells)
+    return grid(["mixer", "d", *map("{:g}".format, rates)], cells)
 
 
 def again() -> str:
@@ -297,6 +323,8 @@ def block() -> str:
     floor, ceiling = untrained["(1/K, a guess)"]["K90"], untrained["(oracle)"]
     bounds = f"A guess (1/K) has a K90 of {floor}; the exact lookup {ceiling['K90']}, and {ceiling[BEYOND]:.0f} bits."
     unsteady = by_rate(next(line for line in lines[128] if line.name == "linear_attention"))
+    of_gated = [line for own in lines.values() for line in own if line.name == "gated_delta_net"]
+    by_seed = f"Seeds of `gated_delta_net` that learn at each rate, and K90 of those:\n\n{by_every_rate(of_gated)}"
     ranks = "\n".join(f"- {told(width, own)}" for width, own in lines.items())
     details = [part for width, own in lines.items() for part in (f"d = {width}:", whole(own))]
     parts = [
@@ -308,6 +336,7 @@ def block() -> str:
         bounds,
         left_out(lines),
         unsteady,
+        by_seed,
         again(),
     ]
     return "\n\n".join([*parts, f"{setup_of(lines[64])}; {', '.join(map(str, seeds))} seeds."])

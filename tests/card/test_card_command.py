@@ -197,25 +197,27 @@ def test_a_card_travels_and_is_verified_by_its_reader(cli: Cli, monkeypatch: pyt
     assert code == 2 and not out and "of another file or protocol" in err
 
 
-def test_a_question_that_fails_is_a_line_and_the_others_are_answered(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A mixer that keeps every promise and fails beyond 200 tokens."""
-    short = (
-        TWIN.replace("twin", "short")
-        + """
+def other_forward(name: str, body: str) -> str:
+    """The twin under another name, with another way through its layer; `inner` is its own."""
+    changed = f"""
     def build(self, d_model, max_len):
         made = super().build(d_model, max_len)
         inner = made.forward
 
         def forward(x):
-            assert x.shape[1] <= 200, "too long for it"
-            return inner(x)
+            {body}
 
         made.forward = forward
         return made
 """
-    )
+    return TWIN.replace("twin", name) + changed
+
+
+def test_a_question_that_fails_is_a_line_and_the_others_are_answered(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mixer that keeps every promise and fails beyond 200 tokens."""
+    short = other_forward("short", 'assert x.shape[1] <= 200, "too long for it"; return inner(x)')
     (tmp_path / "short.py").write_text(short)
     parity = "state_tracking:group=parity:length=24"
     free = {**TINY, "positions": "none"}
@@ -227,6 +229,7 @@ def test_a_question_that_fails_is_a_line_and_the_others_are_answered(
     assert re.search(r"^longer +failed ", out, re.MULTILINE), "no score, and no interval"
     run = re.search(r"assay show (\w+) --out", " ".join(out.split()))
     assert run is not None and "too long for it" in cli("show", run[1], "--out", "results/card")[1]
+    assert "Cards keep theirs apart: --out results/card." in cli("show")[2]
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(longer,))})
     code, out, err = cli("card", "short.py", "--vs", "short", "--executor", "serial")
     assert code == 2 and not out and "every run of short failed, AssertionError: too long for it: `assay" in err, err
@@ -244,16 +247,7 @@ def test_a_mixer_that_diverges_at_every_rate_has_no_score(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, others: list[str]
 ) -> None:
     """It keeps every promise, and gives no numbers for a batch of training."""
-    lost = (
-        TWIN.replace("twin", "lost")
-        + """
-    def build(self, d_model, max_len):
-        made = super().build(d_model, max_len)
-        inner = made.forward
-        made.forward = lambda x: inner(x) * (float("nan") if x.shape[:2] == (16, 8) else 1.0)
-        return made
-"""
-    )
+    lost = other_forward("lost", 'return inner(x) * (float("nan") if x.shape[:2] == (16, 8) else 1.0)')
     (tmp_path / "lost.py").write_text(lost)
     monkeypatch.setattr(protocol, "TIERS", {"smoke": TOY})
     code, out, err = cli("card", "lost.py", "--vs", *others, "--executor", "serial")

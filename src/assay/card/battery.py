@@ -21,6 +21,8 @@ from assay.core.run import Record
 from assay.report.rows import number_at
 
 SIZES = ("params", "layer_params", "state_scalars", "flops_per_token")
+Lost = Literal["", "failed", "diverged"]
+"""Why there is no number, if there is none."""
 LOST = float("inf")
 """The validation of a run that diverged or failed, of which less is better."""
 
@@ -79,7 +81,7 @@ class Answer:
     """Why one of those runs raised an error, if one did."""
     failed_run: str = ""
     """The first letters of that run's id."""
-    lost: Literal["", "failed", "diverged"] = ""
+    lost: Lost = ""
     """Why it has no score, if it has none: in one of its rounds every run failed, or failed or diverged, and no more
     were trained."""
     stopped: bool = False
@@ -174,7 +176,7 @@ def _screened(question: Question, mixer: str) -> list[Trial]:
     return [Trial(question.name, mixer, rate, SCREENING_SEED, steps) for rate in question.rates]
 
 
-def _lost(trials: Sequence[Trial], question: Question, found: Records) -> Literal["", "failed", "diverged"]:
+def _lost(trials: Sequence[Trial], question: Question, found: Records) -> Lost:
     """Say why a round gave no number, if it gave none: there is nothing to go on with."""
     if any(validation(found[trial], question) < LOST for trial in trials):
         return ""
@@ -214,8 +216,9 @@ def _scored(tier: Tier, question: Question, mixer: str, rate: float, steps: int)
 def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer:
     """Return the answer that the records of all rounds give."""
     screened = _screened(question, mixer)
-    if _lost(screened, question, found) or _lost(_full(question, mixer, found), question, found):
-        return _unscored(tier, question, mixer, found)
+    last = screened if _lost(screened, question, found) else _full(question, mixer, found)
+    if why := _lost(last, question, found):
+        return _unscored(tier, question, mixer, [found[trial] for trial in last], why)
     rate = _best_rate(question, mixer, found)
     beyond = _beyond(question, mixer, found)
     tried = {*question.rates, *(trial.rate for trial in beyond)}
@@ -257,15 +260,13 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
     )
 
 
-def _unscored(tier: Tier, question: Question, mixer: str, found: Records) -> Answer:
-    """Return the answer of a mixer for which no rate can be chosen: the last of its rounds gave no number."""
-    screened = _screened(question, mixer)
-    last = screened if _lost(screened, question, found) else _full(question, mixer, found)
-    rates, ran = tuple(sorted(question.rates)), [found[trial] for trial in last]
-    nothing, (failed, run) = dict.fromkeys(tier.seeds_of(mixer), question.lost), _failed(ran)
+def _unscored(tier: Tier, question: Question, mixer: str, ran: Sequence[Record], why: Lost) -> Answer:
+    """Return the answer of a mixer for which no rate can be chosen: `ran` is the round that gave no number."""
+    rates, (failed, run) = tuple(sorted(question.rates)), _failed(ran)
+    nothing = dict.fromkeys(tier.seeds_of(mixer), question.lost)
     return Answer(
         mixer, question, nothing, rate=rates[0], at_edge=False, tried=rates, window=0, diverged=len(ran),
-        failed=failed, failed_run=run, lost=_lost(last, question, found),
+        failed=failed, failed_run=run, lost=why,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from assay.card.question import Tier
 from assay.card.running import ROUNDS, Runner
 from assay.core.errors import UserError
 from assay.core.executors.local import kept_workers
+from assay.core.grouping import grouped
 from assay.core.run import Numerics
 from assay.report.progress import say
 from assay.train.device import activate
@@ -35,10 +36,10 @@ def made(
     with kept_workers(), compiled(shared, runner.numerics) if compiles else nullcontext():
         # Every round is a plan of its own, for the same workers.
         found = battery(tier, asked, look or runner)
-        failing = {mixer: failed for mixer in every if (failed := _failed_in(mixer, asked, tier, found))}
+        answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in asked[q.name]} for q in tier.questions}
+        failing = grouped((each for own in answers.values() for each in own.values() if each.lost == "failed"), _whose)
         mine = _with_a_card(mine, failing, runner)
         agreed = _agreed(asked, runner) if look is None else {}
-    answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in asked[q.name]} for q in tier.questions}
     apart = {name for name, one in agreed.items() if not one.holds} | set(disagreed)
     timed = {}
     if look is None:
@@ -57,10 +58,8 @@ def made(
     return cards, found
 
 
-def _failed_in(mixer: str, asked: Asked, tier: Tier, found: Records) -> list[Answer]:
-    """Return the answers of a mixer without a score because its runs failed."""
-    answers = (answer(tier, q, mixer, found) for q in tier.questions if mixer in asked[q.name])
-    return [each for each in answers if each.lost == "failed"]
+def _whose(each: Answer) -> str:
+    return each.mixer
 
 
 def _with_a_card(mine: Sequence[str], failing: Mapping[str, Sequence[Answer]], runner: Runner) -> list[str]:
