@@ -3,7 +3,7 @@
     python docs/capacity_icl.py                  # the tables
     python docs/capacity_icl.py --ship FOLDER    # first add the records of both presets in a results folder
 
-The records lie in src/assay/shipped/icl.capacity.jsonl.gz. Of a learning curve they keep the last validation, which the
+The records lie in src/assay/shipped/icl.capacity.jsonl.xz. Of a learning curve they keep the last validation, which the
 rate of a row is chosen by. The tables are of runs with `--backend triton`; one line is of runs with `--backend torch`.
 """
 

@@ -3,7 +3,7 @@
     python docs/concepts_sae.py                  # the tables
     python docs/concepts_sae.py --ship FOLDER    # first add the records of preset `concepts` in a results folder
 
-The records lie in src/assay/shipped/sae.concepts.jsonl.gz, without the history of each epoch.
+The records lie in src/assay/shipped/sae.concepts.jsonl.xz, without the history of each epoch.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
     python docs/dictionary_sae.py                  # the table
     python docs/dictionary_sae.py --ship FOLDER    # first add the records of preset `dictionary` in a results folder
 
-The records lie in src/assay/shipped/sae.dictionary.jsonl.gz, without the history of each epoch.
+The records lie in src/assay/shipped/sae.dictionary.jsonl.xz, without the history of each epoch.
 """
 
 from dataclasses import replace

@@ -3,7 +3,7 @@
     python docs/stream_sae.py                  # the table
     python docs/stream_sae.py --ship FOLDER    # first add the records of preset `stream` in a results folder
 
-The records lie in src/assay/shipped/sae.stream.jsonl.gz, with their learning curves.
+The records lie in src/assay/shipped/sae.stream.jsonl.xz, with their learning curves.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """`assay findings`: from shipped records alone, with a certificate under every 'it cannot be learnt'."""
 
-import gzip
 import json
+import lzma
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -120,7 +120,7 @@ def test_a_shipped_record_that_is_deleted_is_no_record(
     cuda = [r for r in shipped.records("icl") if replace(r.run, numerics=next(iter(needed)).numerics) in needed]
     assert len(cuda) == 3
     kept = [record for record in shipped.records("icl") if record.run.id not in [r.run.id for r in cuda[:lost]]]
-    shipped.write(tmp_path / "icl.jsonl.gz", kept)
+    shipped.write(tmp_path / "icl.jsonl.xz", kept)
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     found = judged("mqar-zoology", claim, Sources(tmp_path / "out"))
     assert found.verdict.word == ("no record" if lost else "reproduced")
@@ -131,20 +131,28 @@ def test_records_are_packed_alike_each_time_without_the_machines_name(tmp_path: 
     records = shipped.records("sae.theorem")
     named = [replace(r, provenance=replace(r.provenance, host="a machine of mine")) for r in records]
     for place, some in enumerate((records, named[::-1])):
-        shipped.write(tmp_path / f"{place}.jsonl.gz", some)
-    assert (tmp_path / "0.jsonl.gz").read_bytes() == (tmp_path / "1.jsonl.gz").read_bytes()
+        shipped.write(tmp_path / f"{place}.jsonl.xz", some)
+    assert (tmp_path / "0.jsonl.xz").read_bytes() == (tmp_path / "1.jsonl.xz").read_bytes()
     assert shipped.records("0", tmp_path) == sorted(records, key=lambda record: record.run.id)
     assert shipped.records("absent", tmp_path) == [] and shipped.measured(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"no gzip", gzip.compress(b'{"id": 3}\n'), gzip.compress(b"{}")[:-9]],
-    ids=["no gzip", "no record", "cut"],  # the data hold the time, and two workers would collect two tests
+    ("data", "said"),
+    [
+        (b"no xz", "not supported"),
+        (lzma.compress(b'{"id": 3}\n'), "its id is missing"),
+        (lzma.compress(b"{}")[:-9], "it is cut short"),
+        (lzma.compress(bytes(1025)), "or holds more than"),
+    ],
+    ids=["no xz", "no record", "cut", "too large"],
 )
-def test_a_damaged_file_of_records_is_one_message(data: bytes, tmp_path: Path) -> None:
-    (tmp_path / "icl.jsonl.gz").write_bytes(data)
-    with pytest.raises(UserError, match="cannot read the records that ship with assay"):
+def test_a_damaged_file_of_records_is_one_message(
+    data: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped, "MOST", 1024)
+    (tmp_path / "icl.jsonl.xz").write_bytes(data)
+    with pytest.raises(UserError, match=f"cannot read the records that ship with assay.*{said}"):
         shipped.records("icl", tmp_path)
 
 

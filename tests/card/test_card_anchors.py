@@ -127,13 +127,13 @@ def make_field(cli: Cli, out: str) -> Path:
     words = ("--own-baselines", "--ship", str(shipped.FOLDER), "--out", out, "--executor", "serial")
     code, _, err = cli("card", "gru", "linear_attention", *words)
     assert code == 0, err
-    return shipped.FOLDER / "card.smoke.jsonl.gz"
+    return shipped.FOLDER / "card.smoke.jsonl.xz"
 
 
 @pytest.fixture
 def field(toy: None, cli: Cli) -> Path:
     """Two mixers whose records ship."""
-    path = shipped.FOLDER / "card.smoke.jsonl.gz"
+    path = shipped.FOLDER / "card.smoke.jsonl.xz"
     if "records" in MADE:
         path.parent.mkdir()
         path.write_bytes(MADE["records"])

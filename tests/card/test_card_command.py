@@ -183,7 +183,7 @@ def test_a_card_travels_and_is_verified_by_its_reader(cli: Cli, monkeypatch: pyt
     assert code == 2 and "submit a file as it is" in err
     code, _, err = cli("card", "submit", "twin.py", "packed", *here)
     assert code == 0, err
-    assert sorted(path.name for path in Path("packed").iterdir()) == ["card.json", "mixer.py", "records.jsonl.gz"]
+    assert sorted(path.name for path in Path("packed").iterdir()) == ["card.json", "mixer.py", "records.jsonl.xz"]
     code, out, err = cli("card", "verify", "packed", "--executor", "serial")
     assert code == 0 and out == "verified\n", err
     told = json.loads(Path("packed/card.json").read_text())

@@ -1,7 +1,7 @@
 """Cards travel: two are compared for CI, one is packed for a pull request, and its reader verifies a packed one.
 
 FOLDER/mixer.py            the file, whole
-FOLDER/records.jsonl.gz    every run the card rests on, the field's too
+FOLDER/records.jsonl.xz    every run the card rests on, the field's too
 FOLDER/card.json           the card that follows from them
 """
 
@@ -94,7 +94,7 @@ def pack(folder: Path, source: Path, records: Records, card: Mapping[str, Any]) 
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / MIXER, read_file(source))
         write_file(folder / CARD, (json.dumps(card, indent=1) + "\n").encode())
-    shipped.write(folder / f"{RECORDS}.jsonl.gz", {record.run.id: record for record in records.values()}.values())
+    shipped.write(folder / f"{RECORDS}.jsonl.xz", {record.run.id: record for record in records.values()}.values())
 
 
 def packed_records(folder: Path) -> dict[str, Record]:

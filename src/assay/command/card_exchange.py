@@ -92,7 +92,7 @@ def submit(words: list[str]) -> int:
         raise UserError(f"no question has a score of {mine[0]}: there is nothing to submit.")
     told = {key: value for key, value in cards[0].to_json().items() if key != "speed"}  # it belongs to this machine
     pack(args.folder, args.file, records, {**told, "field": field})
-    say(f"wrote {args.folder}: mixer.py, records.jsonl.gz, card.json. `assay card verify {args.folder}` tries them.")
+    say(f"wrote {args.folder}: mixer.py, records.jsonl.xz, card.json. `assay card verify {args.folder}` tries them.")
     return 0
 
 
@@ -117,7 +117,7 @@ def verify(words: list[str]) -> int:
         args.device = args.device or "auto"  # who has no GPU can read all of it, and compute nothing again
     packed = exchange.packed_records(args.folder)
     if not packed:
-        raise UserError(f"{args.folder} has no records: `assay card submit` writes records.jsonl.gz.")
+        raise UserError(f"{args.folder} has no records: `assay card submit` writes records.jsonl.xz.")
     runner = replace(runner_of(request_of(args), mine), as_computed=next(iter(packed.values())).run.numerics)
 
     def look(trials: "Sequence[Trial]") -> "Records":

@@ -1,14 +1,13 @@
 """Records that come with assay, so that `assay findings` can be checked where nothing was computed.
 
-src/assay/shipped/<study>.jsonl.gz     a record.json per line; files that runs saved, such as weights, are not there
+src/assay/shipped/<study>.jsonl.xz     a record.json per line; files that runs saved, such as weights, are not there
 src/assay/shipped/measured.json        numbers that were measured from those files, each with the hash of its records
 src/assay/shipped/durations.json       how long the runs of each claim took, for the list of `assay reproduce`
 """
 
-import gzip
 import hashlib
 import json
-import zlib
+import lzma
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -22,23 +21,34 @@ from assay.core.run import Record, canonical
 
 FOLDER = Path(__file__).parent.parent / "shipped"
 MEASURED, DURATIONS = "measured.json", "durations.json"
+MOST = 2**28
+"""Bytes of records in a file, unpacked."""
 
 
 def records(study: str, folder: Path | None = None) -> list[Record]:
     """The records of a study that ship, none where there is no file."""
-    path = (folder or FOLDER) / f"{study}.jsonl.gz"
+    path = (folder or FOLDER) / f"{study}.jsonl.xz"
     try:
         return list(_parsed(read_plain(path, LARGEST), path))
     except FileNotFoundError:
         return []
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+    except (OSError, lzma.LZMAError, ValueError) as error:
         raise UserError(f"cannot read the records that ship with assay, {path}: {error}. Install it again.") from None
 
 
 @lru_cache(maxsize=16)
 def _parsed(packed: bytes, path: Path) -> tuple[Record, ...]:
     """Kept, since a command or a notebook asks for the records of a study again and again."""
-    return tuple(parse_record(line, path) for line in gzip.decompress(packed).splitlines())
+    return tuple(parse_record(line, path) for line in _unpacked(packed).splitlines())
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """Unpack at most MOST bytes: a stranger's card comes with records too, and a kilobyte can hold many megabytes."""
+    reader = lzma.LZMADecompressor()
+    found = reader.decompress(packed, MOST)
+    if not reader.eof:
+        raise ValueError(f"it is cut short, or holds more than {MOST // 2**20} MiB")
+    return found
 
 
 def write(path: Path, found: Iterable[Record]) -> None:
@@ -48,7 +58,7 @@ def write(path: Path, found: Iterable[Record]) -> None:
     alike = sorted(bare, key=lambda record: (canonical(record.run.options), record.run.id))
     lines = [canonical(record.to_json()) for record in alike]
     with disk_errors(path):
-        write_file(path, gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
+        write_file(path, lzma.compress("".join(f"{line}\n" for line in lines).encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def add(study: str, folder: Path, found: Iterable[Record]) -> None:
@@ -56,7 +66,7 @@ def add(study: str, folder: Path, found: Iterable[Record]) -> None:
     one run the new record is kept."""
     new = (record for record in found if record.status != "failed")
     merged = {record.run.id: record for record in (*records(study, folder), *new)}
-    write(folder / f"{study}.jsonl.gz", merged.values())
+    write(folder / f"{study}.jsonl.xz", merged.values())
 
 
 SERIES = ("curve", "history")
