@@ -67,8 +67,20 @@ MIXERS = (
 PARTS = ("gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_net")
 KERNELS = {
     "products": ("gemm", "nvjet", "cutlass", "cublas", "wgmma", "splitk"),
-    "heads": ("_written", "_slopes", "_convolved", "_weights", "_replaced"),
-    "scan": ("cumulate", "overlaps", "solve", "written", "carry", "outputs", "slopes", "_taylor", "pulled", "passed"),
+    "heads": ("_written", "_slopes", "_convolved", "_weights", "_replaced", "_features"),
+    "scan": (
+        "cumulate",
+        "overlaps",
+        "solve",
+        "written",
+        "carry",
+        "outputs",
+        "slopes",
+        "_taylor",
+        "_window",
+        "pulled",
+        "passed",
+    ),
     "norm and gate": ("_read", "_gated_normed", "_recalled", "_held"),
     "decays": ("_gates",),
 }

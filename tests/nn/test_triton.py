@@ -246,3 +246,28 @@ def test_attention_with_polynomial_weights(size: tuple[int, ...]) -> None:
 
     wanted = answers(plain, torch.float64)
     assert worst(answers(lambda q, k, v: taylor_attention(q, k, v, floor=1e-12), torch.float32), wanted) < EXACT
+
+
+@pytest.mark.parametrize("size", [(2, 2, 20, 8, 24, 2), (1, 3, 130, 16, 16, 7), (1, 1, 200, 16, 80, 64),
+                                  (1, 1, 150, 16, 16, 300)])  # fmt: skip
+def test_attention_in_a_window(size: tuple[int, ...]) -> None:
+    from assay.nn.window_kernels import attention_in_window
+
+    sequences, heads, time, d, e, window = size
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    shapes = [(sequences, time, heads, width) for width in (d, d, e)]
+    drawn = [3 * torch.randn(shape, generator=rng, device=DEVICE) for shape in shapes]
+    weights = torch.randn(sequences, heads, time, e, generator=rng, device=DEVICE)
+
+    def answers(run, dtype: torch.dtype) -> list[Tensor]:  # type: ignore[no-untyped-def]
+        given = [x.to(dtype).requires_grad_() for x in drawn]
+        o = run(*(x.transpose(1, 2) for x in given))  # strides as projections leave them
+        return [o, *torch.autograd.grad((o * weights).sum(), given)]
+
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        gap = torch.arange(time, device=DEVICE)[:, None] - torch.arange(time, device=DEVICE)
+        scores = (q @ k.mT) * d**-0.5
+        return scores.masked_fill((gap < 0) | (gap >= window), -torch.inf).softmax(dim=-1) @ v
+
+    wanted = answers(plain, torch.float64)
+    assert worst(answers(lambda q, k, v: attention_in_window(q, k, v, window=window), torch.float32), wanted) < EXACT

@@ -15,9 +15,11 @@ Differs from the paper's layer:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
+import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
@@ -25,7 +27,8 @@ from assay.mixers.base import MixerModule
 from assay.mixers.heads import MatrixHeads
 from assay.nn.attention import HeadProjections, divided, linear_attention, linear_attention_step, with_ones
 from assay.nn.axes import Memory, Read, Token, Tokens
-from assay.nn.feature_maps import FEATURE_MAPS, FeatureMap, FeatureMapName
+from assay.nn.feature_maps import FEATURE_MAPS, ElementwiseProduct, FeatureMap, FeatureMapName
+from assay.nn.fused import LARGEST, feature_kernels, fused, scan_kernels
 from assay.nn.norm import LAYER_EPS, Norm
 
 
@@ -71,7 +74,11 @@ class MatrixMemory(MixerModule):
         self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
     def forward(self, x: Tokens) -> Tokens:
-        return self._read(linear_attention(*self._written(x)))
+        q, k, v = self._written_fused(x) if self._of_products else self._written(x)
+        if fused("sum") and k.shape[-1] <= LARGEST:
+            o, _ = scan_kernels.outer_scan(q, k, v, torch.zeros(v.shape[:3], device=v.device))
+            return self._read(o)
+        return self._read(linear_attention(q, k, v))
 
     def init_state(self, batch: int) -> Memory:
         shape = batch, self.heads.heads, self.key_map.dim_out, self.heads.value_dim + self.normalize
@@ -85,6 +92,25 @@ class MatrixMemory(MixerModule):
         q, k, v = self.heads.split(x)
         q, k = self.query_map(q), self.key_map(k)
         return q * self.heads.key_dim**-0.5, k, with_ones(v) if self.normalize else v
+
+    @property
+    def _of_products(self) -> bool:
+        """Whether features are products of linear layers, and made by kernels."""
+        return fused("features") and isinstance(self.query_map, ElementwiseProduct)
+
+    def _written_fused(self, x: Tokens) -> tuple[Tensor, Tensor, Tensor]:
+        """`_written` with one projection: linear layers one after the other are one linear layer."""
+        heads, maps = self.heads, cast(tuple[ElementwiseProduct, ElementwiseProduct], (self.query_map, self.key_map))
+        *of_heads, values = heads.qkv.weight.split(heads.sizes)
+        with torch.autocast(x.device.type, enabled=False):
+            factors = [
+                (layer.weight @ weight.unflatten(0, (heads.heads, -1))).flatten(0, 1)
+                for weight, both in zip(of_heads, maps, strict=True)
+                for layer in (both.one, both.other)
+            ]
+        projected = linear(x, torch.cat([*factors, values]))
+        biases = torch.stack([layer.bias for both in maps for layer in (both.one, both.other)])
+        return feature_kernels.features(projected, biases, heads=heads.heads, scale=heads.key_dim**-0.5)
 
     def _read(self, o: Read) -> Tokens:
         o = divided(o) if self.normalize else o

@@ -6,6 +6,9 @@
     replacement  all around RWKV-7's recurrence                                      nn/replacement_kernels.py
     exponential  all around the mLSTM's recurrence                                   nn/exponential_kernels.py
     taylor       Based's attention, up to 4096 tokens                                nn/taylor_kernels.py
+    window       attention to the last tokens, heads of up to 128 channels           nn/window_kernels.py
+    sum          linear attention, up to 128 features                                nn/outer.py
+    features     queries and keys of linear attention, as products of projections    nn/feature_kernels.py
     gates        decays and strengths of writing                                     nn/gate_kernels.py
     projection   q, k, v and the layer's small projections as one product            nn/attention.py
 
@@ -18,6 +21,7 @@ from assay.core.on_use import Later
 from assay.nn import scan
 
 exponential_kernels: Any = Later("assay.nn.exponential_kernels")  # Triton, which is on CUDA alone
+feature_kernels: Any = Later("assay.nn.feature_kernels")
 gate_kernels: Any = Later("assay.nn.gate_kernels")
 head_kernels: Any = Later("assay.nn.head_kernels")
 reading_kernels: Any = Later("assay.nn.reading_kernels")
@@ -25,10 +29,25 @@ replacement_kernels: Any = Later("assay.nn.replacement_kernels")
 scan_kernels: Any = Later("assay.nn.outer")
 state_space_kernels: Any = Later("assay.nn.state_space_kernels")
 taylor_kernels: Any = Later("assay.nn.taylor_kernels")
+window_kernels: Any = Later("assay.nn.window_kernels")
 
-FUSED = {"exponential", "gates", "heads", "reading", "projection", "replacement", "state_space", "taylor"}
+FUSED = {
+    "exponential",
+    "features",
+    "gates",
+    "heads",
+    "reading",
+    "projection",
+    "replacement",
+    "state_space",
+    "sum",
+    "taylor",
+    "window",
+}
 ALIGNED = 64
 """Channels of a joint projection are a multiple of this: rows of bf16 that begin in odd places slow a product down."""
+LARGEST = 128
+"""Channels of a head, or features of its keys, that a program holds at most."""
 VECTOR = 16
 """Channels of values that a scan loads fast are a multiple of this."""
 

@@ -60,12 +60,12 @@ class _Gates(Kernels):
         blocks = triton.cdiv(time, rows)
         programs = min(PROGRAMS, sequences * blocks)
         dx = torch.empty(x.shape, device=x.device, dtype=x.dtype)
-        sums = torch.empty(models, programs, channels, device=x.device)
+        sums = torch.empty(models, channels, programs, device=x.device)  # torch adds up neighbours fast
         _gates_back[(programs, models)](
             x, x if bias is None else bias.contiguous(), slope.contiguous(), dx, sums, *x.stride()[:3], sequences,
             blocks, time, channels, channels // heads, scale, width, rows, kind, bias is not None,
         )  # fmt: skip
-        return dx, None if bias is None else sums.sum(dim=1).to(bias.dtype), None, None, None
+        return dx, None if bias is None else sums.sum(dim=-1).to(bias.dtype), None, None, None
 
 
 @triton.jit
@@ -128,4 +128,4 @@ def _gates_back(x, bias, slope, dx, sums, x_model, x_sequence, x_row, sequences,
             pull = pull * share
         tl.store(dx + start + rows[:, None] * channels + own[None, :], pull, mask=inside)
         total += pull
-    tl.store(sums + (model * programs + program) * channels + own, tl.sum(total, axis=0), mask=own < channels)
+    tl.store(sums + (model * channels + own) * programs + program, tl.sum(total, axis=0), mask=own < channels)

@@ -126,19 +126,25 @@ def _taps(weight, columns, inside, convolved, TAPS: tl.constexpr):
 
 
 @triton.jit
-def _convolved(x, taps, bias, rows, columns, inside, time, channels, TAPS: tl.constexpr, BIASED: tl.constexpr,
-               ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
-    """Return h before its SiLU at some tokens and channels, zeros outside."""
-    if TAPS == 0:
-        here = (rows < time)[:, None] & inside[None, :]
-        found = tl.load(x + rows[:, None] * channels + columns[None, :], mask=here, other=0.0).to(tl.float32)
-    else:
-        found = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
-        for i in tl.static_range(TAPS):
-            at = rows + (i - TAPS + 1)
-            here = ((at >= 0) & (at < time))[:, None] & inside[None, :]
-            given = tl.load(x + at[:, None] * channels + columns[None, :], mask=here, other=0.0).to(tl.float32)
-            found += given * taps[i]
+def _seen(x, rows, columns, inside, time, channels, TAPS: tl.constexpr):
+    """Load x at some tokens and channels, tap by tap, zeros outside; without a convolution x itself."""
+    found = ()
+    for i in tl.static_range(TAPS if TAPS > 0 else 1):
+        at = rows + (i - TAPS + 1 if TAPS > 0 else 0)
+        here = ((at >= 0) & (at < time))[:, None] & inside[None, :]
+        given = tl.load(x + at[:, None] * channels + columns[None, :], mask=here, other=0.0).to(tl.float32)
+        found = also(found, given)
+    return found
+
+
+@triton.jit
+def _convolved(seen, taps, bias, columns, inside, TAPS: tl.constexpr, BIASED: tl.constexpr):
+    """Return h before its SiLU at some tokens and channels."""
+    found = seen[0]
+    if TAPS > 0:
+        found = found * taps[0]
+        for i in tl.static_range(1, TAPS):
+            found += seen[i] * taps[i]
     if BIASED:
         found += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
     return found
@@ -164,7 +170,8 @@ def _written(x, weight, bias, cos, sin, y, sequences, heads, time, d, channels, 
     bias += (sequence // sequences) * convolved
     first = start + head * d
     taps = _taps(weight, first + own, inside, convolved, TAPS)
-    h = _convolved(x, taps, bias, rows, first + own, inside, time, channels, TAPS, BIASED, ROWS, WIDTH)
+    seen = _seen(x, rows, first + own, inside, time, channels, TAPS)
+    h = _convolved(seen, taps, bias, first + own, inside, TAPS, BIASED)
     if SWISH:
         h = h * tl.sigmoid(h)
     if UNIT:
@@ -174,7 +181,8 @@ def _written(x, weight, bias, cos, sin, y, sequences, heads, time, d, channels, 
         place = tl.where(own < half, own, own - half)
         partner = tl.where(own < half, own + half, own - half)
         taps = _taps(weight, first + partner, inside, convolved, TAPS)
-        other = _convolved(x, taps, bias, rows, first + partner, inside, time, channels, TAPS, BIASED, ROWS, WIDTH)
+        seen = _seen(x, rows, first + partner, inside, time, channels, TAPS)
+        other = _convolved(seen, taps, bias, first + partner, inside, TAPS, BIASED)
         if SWISH:
             other = other * tl.sigmoid(other)
         sign = tl.where(own < half, -1.0, 1.0)
@@ -203,8 +211,8 @@ def _slopes(x, weight, bias, cos, sin, slope, dh, sums, sequences, blocks, time,
         sequence = model * sequences + unit // blocks
         rows = (unit % blocks) * ROWS + tl.arange(0, ROWS)
         here = (rows < time)[:, None] & inside[None, :]
-        given = x + sequence * time * channels
-        h = _convolved(given, taps, bias, rows, columns, inside, time, channels, TAPS, BIASED, ROWS, WIDTH)
+        seen = _seen(x + sequence * time * channels, rows, columns, inside, time, channels, TAPS)
+        h = _convolved(seen, taps, bias, columns, inside, TAPS, BIASED)
         from_heads = slope + (sequence * tl.num_programs(1) + head) * time * d + rows[:, None] * d
         pull = scale * tl.load(from_heads + own[None, :], mask=here, other=0.0).to(tl.float32)
         gate = tl.sigmoid(h)
@@ -227,10 +235,7 @@ def _slopes(x, weight, bias, cos, sin, slope, dh, sums, sequences, blocks, time,
         tl.store(dh + sequence * time * wide + rows[:, None] * wide + columns[None, :], pull, mask=here)
         found = ()
         for i in tl.static_range(TAPS):
-            at = rows + (i - TAPS + 1)
-            past = ((at >= 0) & (at < time))[:, None] & inside[None, :]
-            seen = tl.load(given + at[:, None] * channels + columns[None, :], mask=past, other=0.0).to(tl.float32)
-            found = also(found, totals[i] + seen * pull)
+            found = also(found, totals[i] + seen[i] * pull)
         if BIASED:
             found = also(found, totals[TAPS] + pull)
         totals = found

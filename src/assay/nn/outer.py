@@ -25,12 +25,10 @@ WIDE_WARPS = {"written": 4, "pulled": 4, "outputs": 8, "slopes": 8}
 """Warps of a program, and those of one with keys of more than 64 channels, or of more than 32 with a decay of each."""
 REGISTERS: dict[str, int] = {}
 """Registers of a thread at most, by kernel: fewer let more programs run side by side, and may be spilled."""
-CHUNK = {"channel": 64, "head": 64}
+CHUNK = {"channel": 32, "head": 64}
 """Tokens of a chunk, with a decay per channel or per head."""
-SLOPES = (("VALUES", "KEYS"),)
-"""The slopes that one launch makes."""
-PASSED = {"BLOCK": 256, "STAGES": 4, "num_warps": 1}
-"""Numbers of a state that a program carries from chunk to chunk, and how far ahead it loads."""
+PASSED, AHEAD = 1024, 4
+"""Numbers of a state that a warp carries from chunk to chunk, about, and how many chunks ahead it loads."""
 
 
 def outer_scan(
@@ -108,10 +106,13 @@ class _Chunks:
         return {**shape, "num_warps": warps, "num_stages": 1, **few, **self.kinds}
 
     def passed(self, states: Tensor, g: Tensor, given: Tensor | None, left: Tensor | None, *, back: bool) -> None:
-        (_, chunks, dk, dv, _), block = self.sizes, PASSED["BLOCK"]
-        outer_kernels.passed[(self.heads, triton.cdiv(dk * dv, block))](
+        _, chunks, dk, dv, _ = self.sizes
+        width = width_of(dv)
+        rows = max(1, PASSED // width)
+        outer_kernels.passed[(self.heads, triton.cdiv(dk, rows))](
             states, g, g if given is None else given.contiguous(), g if left is None else left, chunks, dk, dv,
-            CHUNK=self.chunk, CHANNEL=self.channel, BACK=back, GIVEN=given is not None, LEFT=left is not None, **PASSED,
+            CHUNK=self.chunk, ROWS=rows, DV=width, STAGES=AHEAD, CHANNEL=self.channel, BACK=back,
+            GIVEN=given is not None, LEFT=left is not None, num_warps=1,
         )  # fmt: skip
 
     def forward(self, state: Tensor | None) -> tuple[Tensor, ...]:
@@ -147,11 +148,10 @@ class _Chunks:
         d_strength = None if self.strength is None else torch.empty_like(self.strength)
         d_skip = None if self.skip is None else self.empty(*self.shape[:2], self.chunks)
         found = (d_q, d_k, d_v, *(g if x is None else x for x in (d_log, d_strength, d_skip)))
-        for made in SLOPES:
-            outer_kernels.slopes[self.grid](
-                self.q, self.k, self.v, strength, skip, g, states, d_states, d_o, *found, *self.sizes, **self.more,
-                **self.levels, DECAYS=decays, VALUES="VALUES" in made, KEYS="KEYS" in made, **self.options("slopes"),
-            )  # fmt: skip
+        outer_kernels.slopes[self.grid](
+            self.q, self.k, self.v, strength, skip, g, states, d_states, d_o, *found, *self.sizes, **self.more,
+            **self.levels, DECAYS=decays, **self.options("slopes"),
+        )  # fmt: skip
         if group > 1:
             d_q, d_k = (x.unflatten(1, (-1, group)).sum(dim=2) for x in (d_q, d_k))
         return d_q, d_k, d_v, d_log, d_strength, None if d_skip is None else d_skip.sum(dim=-1), d_first

@@ -19,6 +19,9 @@ from assay.nn.chunk_blocks import (
     against_state,
     below,
     dot,
+    halves,
+    in_block,
+    on_diagonal,
     put,
     put_columns,
     scores,
@@ -29,6 +32,7 @@ from assay.nn.chunk_blocks import (
     tile,
     to_left,
     to_right,
+    to_seam,
     weights_across,
     weights_of,
 )
@@ -94,15 +98,17 @@ def pulled(q, g, d_o, pulls, time, chunks, dk, dv, group, CHUNK: tl.constexpr, D
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def passed(states, g, given, left, chunks, dk, dv, CHUNK: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-           CHANNEL: tl.constexpr, BACK: tl.constexpr, GIVEN: tl.constexpr, LEFT: tl.constexpr):  # fmt: skip
+def passed(states, g, given, left, chunks, dk, dv, CHUNK: tl.constexpr, ROWS: tl.constexpr, DV: tl.constexpr,
+           STAGES: tl.constexpr, CHANNEL: tl.constexpr, BACK: tl.constexpr, GIVEN: tl.constexpr,
+           LEFT: tl.constexpr):  # fmt: skip
     """In place, what each chunk writes becomes the state before it; BACK, what it pulls the slope of the state after
     it. GIVEN: it begins with that state, not with zeros. LEFT: what comes out at the other end is written."""
-    head, own = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = own < dk * dv
+    head, keys = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    inside = (keys < dk)[:, None] & (tl.arange(0, DV) < dv)[None, :]
+    own = keys[:, None] * dv + tl.arange(0, DV)[None, :]
     states += head * chunks * dk * dv
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    state = tl.zeros((BLOCK,), dtype=tl.float32)
+    state = tl.zeros((ROWS, DV), dtype=tl.float32)
     if GIVEN:
         state = tl.load(given + head * dk * dv + own, mask=inside, other=0.0)
     for place in tl.range(0, chunks, num_stages=STAGES):
@@ -110,7 +116,7 @@ def passed(states, g, given, left, chunks, dk, dv, CHUNK: tl.constexpr, BLOCK: t
         end = (chunk + 1) * CHUNK - 1
         at = states + chunk * dk * dv + own
         change = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        decay = tl.load(g + end * dk + own // dv, mask=inside, other=0.0) if CHANNEL else tl.load(g + end)
+        decay = tl.load(g + end * dk + keys, mask=keys < dk, other=0.0)[:, None] if CHANNEL else tl.load(g + end)
         tl.store(at, state, mask=inside)
         state = tl.exp(decay) * state + change
     if LEFT:
@@ -140,41 +146,71 @@ def outputs(q, k, v, b, skip, g, states, o, time, chunks, dk, dv, group, CHUNK: 
 @triton.jit(do_not_specialize=LENGTHS)
 def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b, d_skip, time, chunks, dk, dv, group,
            CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
-           STRONG: tl.constexpr, SKIP: tl.constexpr, DECAYS: tl.constexpr, VALUES: tl.constexpr, KEYS: tl.constexpr,
-           DOT: tl.constexpr):  # fmt: skip
-    """All slopes of a chunk: of VALUES first, then of KEYS, queries and what stands beside them, with tiles loaded
-    again, from a cache: both at once would need more registers than there are."""
+           STRONG: tl.constexpr, SKIP: tl.constexpr, DECAYS: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """All slopes of a chunk. Those of q and k are each head's own, also where heads share them. DECAYS: that of log a.
+    G stands beside q and k alone, as q e^G and k e^-G, so its slope is q dq - k dk, and that of the chunk's end what
+    the state after it receives: a log decay gets the sum of those from its own token on."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    keys_at = head // group * time * dk
-    q += keys_at
-    k += keys_at
+    q += head // group * time * dk
+    k += head // group * time * dk
     v += head * time * dv
     d_o += head * time * dv
+    d_v += head * time * dv
+    d_q += head * time * dk
     states += (head * chunks + chunk) * dk * dv
     d_states += (head * chunks + chunk) * dk * dv
-    if VALUES:
-        slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v + head * time * dv, head, chunk * CHUNK, time, dk, dv,
-                         CHUNK, LEVELS, DK, BV, CHANNEL, STRONG, SKIP, DOT)  # fmt: skip
-    if KEYS:
-        slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q + head * time * dk, d_k + head * time * dk,
-                       d_log + head * time * (dk if CHANNEL else 1), d_b, d_skip + head * chunks + chunk, head,
-                       chunk * CHUNK, time, dk, dv, CHUNK, LEVELS, DK, BV, CHANNEL, STRONG, SKIP, DECAYS,
-                       DOT)  # fmt: skip
+    d_skip += head * chunks + chunk
+    end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
+    if CHANNEL:
+        slope, found, by_state = slopes_by_channel(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_skip, head,
+                                                   at, time, dk, dv, CHUNK, LEVELS, DK, BV, STRONG, SKIP,
+                                                   DOT)  # fmt: skip
+    else:
+        slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, dv, CHUNK, LEVELS, DK, BV, STRONG,
+                         SKIP, DOT)  # fmt: skip
+        slope, found, by_state = slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, time, dk,
+                                                dv, CHUNK, LEVELS, DK, BV, STRONG, SKIP, DOT)  # fmt: skip
+    if DECAYS:
+        kept = tl.zeros((DK,), dtype=tl.float32)
+        for v0 in range(0, dv, BV):
+            state, after = stored(states, 0, dk, dv, v0, DK, BV), stored(d_states, 0, dk, dv, v0, DK, BV)
+            kept += tl.sum(state.to(tl.float32) * after.to(tl.float32), axis=1)
+        keys = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
+        slope -= keys * found
+        last = tl.exp(end) * kept[None, :] + tl.sum(keys * by_state, axis=0)[None, :]
+        if CHANNEL:
+            total = tl.cumsum(slope, axis=0, reverse=True) + last
+            put(d_log + head * time * dk, total, at, time, dk, CHUNK, DK)
+        else:
+            sum_of_slopes = tl.cumsum(tl.sum(slope, axis=1), axis=0, reverse=True) + tl.sum(last)
+            tl.store(d_log + head * time + rows, sum_of_slopes, mask=rows < time)
+    if STRONG:
+        plain = tile(k, at, time, dk, CHUNK, DK)
+        tl.store(d_b + head * time + rows, tl.sum(plain * found, axis=1), mask=rows < time)
+        found *= strengths(b, head, at, time, CHUNK)
+    put(d_k + head * time * dk, found, at, time, dk, CHUNK, DK)
 
 
 @triton.jit
 def slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, dv, CHUNK: tl.constexpr,
-                     LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
-                     STRONG: tl.constexpr, SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+                     LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, STRONG: tl.constexpr,
+                     SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """With a decay per head. Those of queries and keys come after, with tiles loaded again, from a cache: all at once
+    would need more registers than there are."""
     queries = tile(q, at, time, dk, CHUNK, DK)
     keys = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
-    met = scores_across(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
-    met = tl.where(above(CHUNK, False), met, 0.0)
+    met = tl.where(above(CHUNK, False), scores_across(queries, keys, g, at, dk, CHUNK, LEVELS, DK, False, DOT), 0.0)
     if SKIP:
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
-    end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
-    keys *= tl.exp(end - sums(g, at, dk, CHUNK, DK, CHANNEL))
+    keys *= tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, False) - sums(g, at, dk, CHUNK, DK, False))
+    put_slopes_of_values(met, keys, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
+
+
+@triton.jit
+def put_slopes_of_values(met, keys, d_states, d_o, d_v, at, time, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
+                         BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     for v0 in range(0, dv, BV):
         found = dot(met, stored(d_o, at, time, dv, v0, CHUNK, BV), DOT)
         found += dot(keys, stored(d_states, 0, dk, dv, v0, DK, BV), DOT)
@@ -182,40 +218,53 @@ def slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, d
 
 
 @triton.jit
-def slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_k, d_log, d_b, d_skip, head, at, time, dk, dv,
-                   CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
-                   STRONG: tl.constexpr, SKIP: tl.constexpr, DECAYS: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Slopes of q and k are each head's own, also where heads share them. DECAYS: that of log a. G stands beside q and
-    k alone, as q e^G and k e^-G, so its slope is q dq - k dk, and that of the chunk's end what the state after it
-    receives: a log decay gets the sum of those from its own token on."""
-    queries, own = tile(q, at, time, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, CHANNEL)
-    keys = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
+def slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, time, dk, dv, CHUNK: tl.constexpr,
+                   LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, STRONG: tl.constexpr, SKIP: tl.constexpr,
+                   DOT: tl.constexpr):  # fmt: skip
+    """With a decay per head: writes dq, and returns q dq, dk and the share of dk that the state after the chunk has."""
+    own = sums(g, at, dk, CHUNK, DK, False)
+    queries, keys = tile(q, at, time, dk, CHUNK, DK), strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
     weights = weights_of(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
     if SKIP:
         tl.store(d_skip, tl.sum(tl.where(diagonal(CHUNK), weights, 0.0)))
-    found = to_left(weights, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    found = to_left(weights, keys, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
     found += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_q, found, at, time, dk, CHUNK, DK)
     slope = queries * found
     across = weights_across(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
-    found = to_right(across, queries, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
-    end, rows = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL), at + tl.arange(0, CHUNK)
-    pulled_by_state = tl.exp(end - own) * against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    found += pulled_by_state
-    if DECAYS:
-        kept = tl.zeros((DK,), dtype=tl.float32)
-        for v0 in range(0, dv, BV):
-            state, after = stored(states, 0, dk, dv, v0, DK, BV), stored(d_states, 0, dk, dv, v0, DK, BV)
-            kept += tl.sum(state.to(tl.float32) * after.to(tl.float32), axis=1)
-        slope -= keys * found
-        last = tl.exp(end) * kept[None, :] + tl.sum(keys * pulled_by_state, axis=0)[None, :]
-        if CHANNEL:
-            put(d_log, tl.cumsum(slope, axis=0, reverse=True) + last, at, time, dk, CHUNK, DK)
-        else:
-            total = tl.cumsum(tl.sum(slope, axis=1), axis=0, reverse=True) + tl.sum(last)
-            tl.store(d_log + rows, total, mask=rows < time)
-    if STRONG:
-        plain = tile(k, at, time, dk, CHUNK, DK)
-        tl.store(d_b + head * time + rows, tl.sum(plain * found, axis=1), mask=rows < time)
-        found *= strengths(b, head, at, time, CHUNK)
-    put(d_k, found, at, time, dk, CHUNK, DK)
+    found = to_right(across, queries, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    end = sum_at(g, at + CHUNK - 1, dk, DK, False)
+    by_state = tl.exp(end - own) * against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    return slope, found + by_state, by_state
+
+
+@triton.jit
+def slopes_by_channel(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_skip, head, at, time, dk, dv,
+                      CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+                      STRONG: tl.constexpr, SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """With a decay per channel: writes dq and dv, and returns what `slopes_of_keys` does. The decays to a seam are
+    needed for the scores, for dq and for dk, and made once."""
+    weights = weights_of(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
+    across = weights_across(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
+    queries, own = tile(q, at, time, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
+    keys = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
+    met = tl.where(diagonal(CHUNK), tl.sum(queries * keys, axis=1)[:, None], 0.0)
+    alone = on_diagonal(weights, CHUNK)
+    of_queries, of_keys = alone * keys, alone * queries
+    for level in range(LEVELS):
+        seam = to_seam(g, own, at, dk, level, CHUNK, DK)
+        late, early = halves(queries * seam, level, True, CHUNK), halves(keys * seam, level, False, CHUNK)
+        met += in_block(dot(early, tl.trans(late), DOT), level, CHUNK)
+        to_late = seam * dot(in_block(weights, level, CHUNK), early, DOT)
+        to_early = seam * dot(in_block(across, level, CHUNK), late, DOT)
+        of_queries += halves(to_late, level, True, CHUNK)
+        of_keys += halves(to_early, level, False, CHUNK)
+    if SKIP:
+        tl.store(d_skip, tl.sum(alone))
+        met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
+    until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own)
+    put_slopes_of_values(met, keys * until, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    of_queries += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(d_q, of_queries, at, time, dk, CHUNK, DK)
+    by_state = until * against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    return queries * of_queries, of_keys + by_state, by_state

@@ -59,12 +59,12 @@ class _GatedNorm(Kernels):
         programs = min(PROGRAMS, sequences * heads * blocks)
         d_o = torch.empty(o.shape, device=o.device, dtype=o.dtype)
         d_gate = torch.empty_like(gate) if gated else d_o
-        sums = torch.empty(models, programs, d, device=o.device)
+        sums = torch.empty(models, d, programs, device=o.device)  # torch adds up neighbours fast
         _read_back[(programs, models)](
             o, gate, gains.contiguous(), slope, d_o, d_gate, sums, *o.stride()[:4], sequences, heads, blocks, time, d,
             eps, width, rows, gated, swish,
         )  # fmt: skip
-        return d_o, d_gate if gated else None, sums.sum(dim=1).to(gains.dtype), None, None, None
+        return d_o, d_gate if gated else None, sums.sum(dim=-1).to(gains.dtype), None, None, None
 
 
 @triton.jit(do_not_specialize=["sequences", "time"])
@@ -124,4 +124,4 @@ def _read_back(o, gate, gains, slope, d_o, d_gate, sums, o_model, o_sequence, o_
         along = tl.sum(pull * unit, axis=1)[:, None] / d
         to = d_o + ((sequence * heads + head) * time + rows)[:, None] * d + own[None, :]
         tl.store(to, over * (pull - unit * along), mask=inside)
-    tl.store(sums + (model * programs + program) * d + own, tl.sum(total, axis=0), mask=own < d)
+    tl.store(sums + (model * d + own) * programs + program, tl.sum(total, axis=0), mask=own < d)

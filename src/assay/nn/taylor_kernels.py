@@ -21,10 +21,7 @@ from torch.autograd.function import once_differentiable
 from assay.nn.axes import Read
 from assay.nn.chunk_sizes import Folded, single_products
 from assay.nn.head_blocks import Heads, dense
-
-ROWS = 64
-"""Tokens of a block."""
-LENGTHS = ["heads", "time"]
+from assay.nn.row_blocks import LENGTHS, ROWS, head_of, put_rows, room, rows_of, strides
 
 
 def taylor_attention(q: Heads, k: Heads, v: Read, *, floor: float) -> Read:
@@ -36,9 +33,9 @@ class _Taylor(Folded):
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, floor: float, dot: str) -> tuple[Tensor, Tensor]:
         run = _Run(q, k, v, dot)
-        o, n = run.room(v), torch.empty(v.shape[:3], device=v.device, dtype=torch.float32)
+        o, n = room(v), torch.empty(v.shape[:3], device=v.device, dtype=torch.float32)
         _taylor_read[(*run.grid, run.blocks)](
-            run.q, run.k, run.v, o, n, *_strides(run.q, run.k, run.v, o), *run.sizes, floor, **run.kinds
+            run.q, run.k, run.v, o, n, *strides(run.q, run.k, run.v, o), *run.sizes, floor, **run.kinds
         )
         return o, n
 
@@ -55,11 +52,11 @@ class _Taylor(Folded):
         run = _Run(q, k, v, ctx.dot)
         d_o, n = dense(d_o), n.contiguous()
         along = torch.empty_like(n)
-        dq, dk, dv = (run.room(x) for x in (q, k, v))
+        dq, dk, dv = (room(x) for x in (q, k, v))
         given = run.q, run.k, run.v, d_o
-        _taylor_queries[run.grid](*given, dense(o), n, along, dq, *_strides(*given, o, dq), *run.sizes, **run.kinds)
-        _taylor_keys[run.grid](*given, n, along, dk, *_strides(*given, dk), *run.sizes, **run.kinds)
-        _taylor_values[(*run.grid, run.blocks)](run.q, run.k, d_o, n, dv, *_strides(run.q, run.k, d_o, dv), *run.sizes,
+        _taylor_queries[run.grid](*given, dense(o), n, along, dq, *strides(*given, o, dq), *run.sizes, **run.kinds)
+        _taylor_keys[run.grid](*given, n, along, dk, *strides(*given, dk), *run.sizes, **run.kinds)
+        _taylor_values[(*run.grid, run.blocks)](run.q, run.k, d_o, n, dv, *strides(run.q, run.k, d_o, dv), *run.sizes,
                                             **run.kinds)  # fmt: skip
         return dq, dk, dv, None, None
 
@@ -76,37 +73,6 @@ class _Run:
         width = max(16, triton.next_power_of_2(q.shape[-1]))
         self.kinds = {"ROWS": ROWS, "WIDTH": width, "BV": block, "DOT": dot}
 
-    def room(self, x: Tensor) -> Tensor:
-        """Return a tensor of x's shape with the heads of a token side by side, as projections have them."""
-        batch, heads, time, d = x.shape
-        return torch.empty(batch, time, heads, d, device=x.device, dtype=x.dtype).transpose(1, 2)
-
-
-def _strides(*tensors: Tensor) -> list[int]:
-    """Return how far sequences, heads and rows of every tensor are apart."""
-    return [stride for x in tensors for stride in x.stride()[:3]]
-
-
-@triton.jit
-def _at(x, program, heads, sequence_stride, head_stride):
-    """Return where the rows of one head of one sequence begin."""
-    return x + (program // heads) * sequence_stride + (program % heads) * head_stride
-
-
-@triton.jit
-def _rows(x, row, stride, time, d, first, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Load rows row.. from column `first` on in float32, zeros outside."""
-    rows, own = row + tl.arange(0, ROWS), first + tl.arange(0, WIDTH)
-    inside = (rows < time)[:, None] & (own < d)[None, :]
-    return tl.load(x + rows[:, None] * stride + own[None, :], mask=inside, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _put(x, values, row, stride, time, d, first, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    rows, own = row + tl.arange(0, ROWS), first + tl.arange(0, WIDTH)
-    inside = (rows < time)[:, None] & (own < d)[None, :]
-    tl.store(x + rows[:, None] * stride + own[None, :], values, mask=inside)
-
 
 @triton.jit
 def _weights(a, at, to, ROWS: tl.constexpr):
@@ -121,8 +87,8 @@ def _slopes(a, do, v, n, mean, at, to, do_row, v_row, time, e, ROWS: tl.constexp
     """Return da of the rows from `at` and the columns from `to` on; `mean` is do . o of the rows."""
     pulled = tl.zeros((ROWS, ROWS), dtype=tl.float32)
     for first in range(0, e, BV):
-        values = _rows(v, to, v_row, time, e, first, ROWS, BV)
-        pulled += tl.dot(_rows(do, at, do_row, time, e, first, ROWS, BV), tl.trans(values), input_precision=DOT)
+        values = rows_of(v, to, v_row, time, e, first, ROWS, BV)
+        pulled += tl.dot(rows_of(do, at, do_row, time, e, first, ROWS, BV), tl.trans(values), input_precision=DOT)
     rows = at + tl.arange(0, ROWS)
     total = tl.load(n + rows, mask=rows < time, other=1.0)[:, None]
     seen = rows[:, None] >= (to + tl.arange(0, ROWS))[None, :]
@@ -134,17 +100,17 @@ def _taylor_read(q, k, v, o, n, q_seq, q_head, q_row, k_seq, k_head, k_row, v_se
                  o_row, heads, time, d, e, floor, ROWS: tl.constexpr, WIDTH: tl.constexpr, BV: tl.constexpr,
                  DOT: tl.constexpr):  # fmt: skip
     program, at, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS, tl.program_id(2) * BV
-    q, k = _at(q, program, heads, q_seq, q_head), _at(k, program, heads, k_seq, k_head)
-    v, o = _at(v, program, heads, v_seq, v_head), _at(o, program, heads, o_seq, o_head)
-    queries = _rows(q, at, q_row, time, d, 0, ROWS, WIDTH)
+    q, k = head_of(q, program, heads, q_seq, q_head), head_of(k, program, heads, k_seq, k_head)
+    v, o = head_of(v, program, heads, v_seq, v_head), head_of(o, program, heads, o_seq, o_head)
+    queries = rows_of(q, at, q_row, time, d, 0, ROWS, WIDTH)
     found, total = tl.zeros((ROWS, BV), dtype=tl.float32), tl.zeros((ROWS,), dtype=tl.float32)
     for to in range(0, at + ROWS, ROWS):
-        a = tl.dot(queries, tl.trans(_rows(k, to, k_row, time, d, 0, ROWS, WIDTH)), input_precision=DOT)
+        a = tl.dot(queries, tl.trans(rows_of(k, to, k_row, time, d, 0, ROWS, WIDTH)), input_precision=DOT)
         weights = _weights(a, at, to, ROWS)
         total += tl.sum(weights, axis=1)
-        found += tl.dot(weights, _rows(v, to, v_row, time, e, first, ROWS, BV), input_precision=DOT)
+        found += tl.dot(weights, rows_of(v, to, v_row, time, e, first, ROWS, BV), input_precision=DOT)
     total += floor
-    _put(o, found / total[:, None], at, o_row, time, e, first, ROWS, BV)
+    put_rows(o, found / total[:, None], at, o_row, time, e, first, ROWS, BV)
     rows = at + tl.arange(0, ROWS)
     tl.store(n + program * time + rows, total, mask=rows < time)  # every block of values has the same
 
@@ -155,24 +121,24 @@ def _taylor_queries(q, k, v, do, o, n, along, dq, q_seq, q_head, q_row, k_seq, k
                     ROWS: tl.constexpr, WIDTH: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """dq; writes do . o, which `_taylor_keys` reads."""
     program, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS
-    q, k = _at(q, program, heads, q_seq, q_head), _at(k, program, heads, k_seq, k_head)
-    v, do = _at(v, program, heads, v_seq, v_head), _at(do, program, heads, do_seq, do_head)
-    o = _at(o, program, heads, o_seq, o_head)
+    q, k = head_of(q, program, heads, q_seq, q_head), head_of(k, program, heads, k_seq, k_head)
+    v, do = head_of(v, program, heads, v_seq, v_head), head_of(do, program, heads, do_seq, do_head)
+    o = head_of(o, program, heads, o_seq, o_head)
     n += program * time
     rows = at + tl.arange(0, ROWS)
     mean = tl.zeros((ROWS,), dtype=tl.float32)
     for first in range(0, e, BV):
-        read = _rows(o, at, o_row, time, e, first, ROWS, BV)
-        mean += tl.sum(_rows(do, at, do_row, time, e, first, ROWS, BV) * read, axis=1)
+        read = rows_of(o, at, o_row, time, e, first, ROWS, BV)
+        mean += tl.sum(rows_of(do, at, do_row, time, e, first, ROWS, BV) * read, axis=1)
     tl.store(along + program * time + rows, mean, mask=rows < time)
-    queries = _rows(q, at, q_row, time, d, 0, ROWS, WIDTH)
+    queries = rows_of(q, at, q_row, time, d, 0, ROWS, WIDTH)
     found = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
     for to in range(0, at + ROWS, ROWS):
-        keys = _rows(k, to, k_row, time, d, 0, ROWS, WIDTH)
+        keys = rows_of(k, to, k_row, time, d, 0, ROWS, WIDTH)
         a = tl.dot(queries, tl.trans(keys), input_precision=DOT)
         slopes = _slopes(a, do, v, n, mean, at, to, do_row, v_row, time, e, ROWS, BV, DOT)
         found += tl.dot(slopes, keys, input_precision=DOT)
-    _put(_at(dq, program, heads, dq_seq, dq_head), found, at, dq_row, time, d, 0, ROWS, WIDTH)
+    put_rows(head_of(dq, program, heads, dq_seq, dq_head), found, at, dq_row, time, d, 0, ROWS, WIDTH)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -180,20 +146,20 @@ def _taylor_keys(q, k, v, do, n, along, dk, q_seq, q_head, q_row, k_seq, k_head,
                  do_head, do_row, dk_seq, dk_head, dk_row, heads, time, d, e, ROWS: tl.constexpr, WIDTH: tl.constexpr,
                  BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     program, to = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS
-    q, k = _at(q, program, heads, q_seq, q_head), _at(k, program, heads, k_seq, k_head)
-    v, do = _at(v, program, heads, v_seq, v_head), _at(do, program, heads, do_seq, do_head)
+    q, k = head_of(q, program, heads, q_seq, q_head), head_of(k, program, heads, k_seq, k_head)
+    v, do = head_of(v, program, heads, v_seq, v_head), head_of(do, program, heads, do_seq, do_head)
     n += program * time
     along += program * time
-    keys = _rows(k, to, k_row, time, d, 0, ROWS, WIDTH)
+    keys = rows_of(k, to, k_row, time, d, 0, ROWS, WIDTH)
     found = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
     for at in range(to, time, ROWS):
-        queries = _rows(q, at, q_row, time, d, 0, ROWS, WIDTH)
+        queries = rows_of(q, at, q_row, time, d, 0, ROWS, WIDTH)
         a = tl.dot(queries, tl.trans(keys), input_precision=DOT)
         rows = at + tl.arange(0, ROWS)
         mean = tl.load(along + rows, mask=rows < time, other=0.0)
         slopes = _slopes(a, do, v, n, mean, at, to, do_row, v_row, time, e, ROWS, BV, DOT)
         found += tl.dot(tl.trans(slopes), queries, input_precision=DOT)
-    _put(_at(dk, program, heads, dk_seq, dk_head), found, to, dk_row, time, d, 0, ROWS, WIDTH)
+    put_rows(head_of(dk, program, heads, dk_seq, dk_head), found, to, dk_row, time, d, 0, ROWS, WIDTH)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -201,16 +167,16 @@ def _taylor_values(q, k, do, n, dv, q_seq, q_head, q_row, k_seq, k_head, k_row, 
                    dv_head, dv_row, heads, time, d, e, ROWS: tl.constexpr, WIDTH: tl.constexpr, BV: tl.constexpr,
                    DOT: tl.constexpr):  # fmt: skip
     program, to, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS, tl.program_id(2) * BV
-    q, k = _at(q, program, heads, q_seq, q_head), _at(k, program, heads, k_seq, k_head)
-    do = _at(do, program, heads, do_seq, do_head)
+    q, k = head_of(q, program, heads, q_seq, q_head), head_of(k, program, heads, k_seq, k_head)
+    do = head_of(do, program, heads, do_seq, do_head)
     n += program * time
-    keys = _rows(k, to, k_row, time, d, 0, ROWS, WIDTH)
+    keys = rows_of(k, to, k_row, time, d, 0, ROWS, WIDTH)
     found = tl.zeros((ROWS, BV), dtype=tl.float32)
     for at in range(to, time, ROWS):
         rows = at + tl.arange(0, ROWS)
-        queries = _rows(q, at, q_row, time, d, 0, ROWS, WIDTH)
+        queries = rows_of(q, at, q_row, time, d, 0, ROWS, WIDTH)
         weights = _weights(tl.dot(queries, tl.trans(keys), input_precision=DOT), at, to, ROWS)
         weights = weights / tl.load(n + rows, mask=rows < time, other=1.0)[:, None]
-        pull = _rows(do, at, do_row, time, e, first, ROWS, BV)
+        pull = rows_of(do, at, do_row, time, e, first, ROWS, BV)
         found += tl.dot(tl.trans(weights), pull, input_precision=DOT)
-    _put(_at(dv, program, heads, dv_seq, dv_head), found, to, dv_row, time, e, first, ROWS, BV)
+    put_rows(head_of(dv, program, heads, dv_seq, dv_head), found, to, dv_row, time, e, first, ROWS, BV)
