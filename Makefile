@@ -58,6 +58,7 @@ docs: $(VENV)/.assay
 	$(BIN)/python docs/texts_perplexity.py
 	$(BIN)/python docs/layers_icl.py
 	$(BIN)/python docs/capacity_icl.py
+	$(BIN)/python docs/longer_icl.py
 	$(BIN)/python docs/zoology_icl.py
 	$(BIN)/python docs/reflections_icl.py
 	$(BIN)/python docs/dictionary_sae.py

@@ -7,7 +7,6 @@ The records lie in src/assay/shipped/icl.capacity.jsonl.xz. Of a learning curve 
 rate of a row is chosen by. The tables are of runs with `--backend triton`; one line is of runs with `--backend torch`.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +18,9 @@ from masks_perplexity import between, written
 from assay.core import shipped
 from assay.core.run import Record
 from assay.core.store import Store
-from assay.metrics.intervals import paired_difference, student_t
 from assay.report.rows import Row
 from assay.report.section import Section, Table
-from assay.report.text import shown, with_interval
+from assay.report.text import shown
 from assay.studies.icl.capacity import BEYOND, capacity, has_convolution, missing_rates
 from assay.studies.icl.k90 import Capacity, capacity_interval, crossing
 from assay.studies.icl.learning import bits_of, curve, has_learned, learned, sizes
@@ -214,76 +212,6 @@ def by_rate(line: Line) -> str:
     return f"K90 of `{line.name}` at d = {width}, all seeds at one rate: {said}; of a single run at most {largest}."
 
 
-def settled(before: Capacity, after: Capacity) -> bool:
-    """Whether K90 after twice the training lies within the interval that it had before; beyond the sizes that were
-    tried, whether it is still there."""
-    if before.point.censored != "no" or before.low is None or before.high is None:
-        return before.point == after.point
-    low = 0.0 if before.low.censored == "below" else before.low.value
-    high = math.inf if before.high.censored == "above" else before.high.value
-    return low <= after.point.value <= high
-
-
-def closely(found: Capacity) -> str:
-    """K90 with one decimal, for numbers that differ by less than a pair, where it lies among the sizes tried."""
-    places = [found.point, found.low, found.high]
-    if any(each is None or each.censored != "no" for each in places):
-        return str(found)
-    point, low, high = (f"{each.value:.1f}" for each in places if each)
-    return f"{point} [{low}, {high}]"
-
-
-def last_step(record: Record) -> int:
-    return int(record.metrics["curve"][-1]["step"])
-
-
-def solved_early(longer: Sequence[Line]) -> str:
-    """Which mixers stopped before the end because they had solved it, and when."""
-    stops = {line.name: sorted(set(map(last_step, line.row.finished))) for line in longer}
-    said = [f"`{name}` at step {' or '.join(map(str, own))}" for name, own in stops.items() if own[0] < 2 * STEPS]
-    return f"Stopped early, since every size was solved: {', '.join(said)}."
-
-
-def misses(longer: Sequence[Line]) -> str:
-    """The accuracies at the first sizes of seeds that did not learn, beside those of a model that misses one case."""
-    said = [
-        f"`{line.name}`, seed {record.run.seed}: {', '.join(f'{value:.3f}' for value in curve(record)[:4])}"
-        for line in longer
-        for record in line.row.finished
-        if not has_learned(record)
-    ]
-    first = sizes(longer[0].row)[:4]
-    case = ", ".join(f"{1 - size**-2:.3f}" for size in first)
-    told = f"At {', '.join(map(str, first))} pairs, seeds that did not learn: {'; '.join(said)}"
-    return f"{told}. 1 - 1/K^2 is {case}."
-
-
-def doubled(lines: Sequence[Line]) -> str:
-    """K90 of all seeds at the rate that most of them chose, after STEPS and after twice as many."""
-    by_name, cells = {line.name: line for line in lines}, []
-    bits: dict[str, tuple[dict[int, float], dict[int, float]]] = {}
-    every = lines_of(64, steps=2 * STEPS)
-    for longer in every:
-        if any(last_step(record) < 2 * STEPS for record in longer.row.finished):
-            continue
-        (rate,), short = longer.row.tried, by_name[longer.name]
-        assert rate == short.row.tuned_value, "the rate that most seeds chose"
-        bits[longer.name] = before, after = short.bits_at(rate), longer.bits_at(rate)
-        gain, k90 = paired_difference(after, before), (short.at(rate), longer.at(rate))
-        within = "yes" if settled(*k90) else "no"
-        more = f"{gain.mean:+.0f} [{gain.low:+.0f}, {gain.high:+.0f}]"
-        found = with_interval(student_t(list(after.values())), ".0f")
-        cells.append([f"`{longer.name}`", f"{rate:g}", *map(closely, k90), within, found, more])
-    titles = ("K90, 98M tokens", "196M tokens", "within the interval", f"{BEYOND}, 196M", "gain, paired")
-    order = [paired_difference(*(bits[name][after] for name in ("mamba2", "delta_net"))) for after in (False, True)]
-    told = " and ".join(
-        f"{each.mean:+.0f} [{each.low:+.0f}, {each.high:+.0f}] after {tokens} tokens"
-        for each, tokens in zip(order, ("98M", "196M"), strict=True)
-    )
-    apart = f"Bits of `mamba2` less those of `delta_net`: {told}."
-    return "\n\n".join([grid(["mixer", "rate", *titles], cells), apart, solved_early(every), misses(every)])
-
-
 def in_number(lines: Sequence[Line]) -> str:
     """How many pairs of the two largest sizes are recalled, on average over seeds."""
     said = []
@@ -359,7 +287,6 @@ def without_convolution() -> str:
 
 def placed(page: str) -> str:
     page = between(page, "capacity", block())
-    page = between(page, "doubled", doubled(lines_of(64)))
     return between(page, "no-convolution", without_convolution())
 
 

@@ -128,18 +128,30 @@ def test_the_page_shows_what_the_shipped_records_say(script: Callable[[str], Mod
     page = page_of.PAGE.read_text(encoding="utf-8")
     assert page_of.placed(page) == page, "run python docs/capacity_icl.py"
     shown = page.partition("<!-- capacity: begin -->")[2].partition("<!-- capacity: end -->")[0]
-    assert len(shipped.records("icl.capacity")) == 895
-    at_64, at_128 = shown.partition("d = 64:")[2].split("d = 128:")
-    assert at_64.count("\n| ") == 10 and "edge" not in at_64
-    (edge,) = [line for line in at_128.splitlines() if line.startswith("| gated_delta_net")]
-    assert edge.endswith("| 0.03 (4/5) of 0.0003 to 0.03, edge |")
-    assert "`gated_delta_net` at d = 128 0.1." in shown, "the next rate beyond the edge is still to add"
+    assert len(shipped.records("icl.capacity")) == 995
+    assert shown.partition("d = 64:")[2].partition("d = 128:")[0].count("\n| ") == 10
+    before = shown.partition("K90 at d = 64 with `--backend torch`")[0]
+    assert ", edge" not in before and "No chosen rate of a row that learned is at an edge" in before
     assert "not learned (all: 4.5 (< 4, 5])" in shown, "what did not learn does not hide its curve"
-    longer = page.partition("<!-- doubled: begin -->")[2].partition("<!-- doubled: end -->")[0]
-    moved = [line.split("`")[1] for line in longer.splitlines() if "| no |" in line]
-    assert moved == ["mamba2", "based"] and longer.count("| yes |") == 6
     bare = page.partition("<!-- no-convolution: begin -->")[2].partition("<!-- no-convolution: end -->")[0]
-    assert bare.partition("Seeds that learn")[0].count("| 5/5 |") == 6
+    assert bare.partition("Seeds that learn")[0].count("| 5/5 |") == 6 and ", edge" not in bare
+
+
+def test_the_page_shows_which_rows_longer_training_moves(script: Callable[[str], ModuleType]) -> None:
+    page_of = script("docs/longer_icl.py")
+    page = page_of.PAGE.read_text(encoding="utf-8")
+    assert page_of.placed(page) == page, "run python docs/longer_icl.py"
+    longer = page.partition("<!-- doubled: begin -->")[2].partition("<!-- doubled: end -->")[0]
+    moved = [tuple(line.split(" | ")[:2]) for line in longer.splitlines() if "| no |" in line]
+    names = {width: [name.strip("`") for d, name in moved if d == f"| {width}"] for width in (32, 64, 128)}
+    assert names == {
+        32: ["mamba2"],
+        64: ["mamba2", "based"],
+        128: ["mamba2", "based", "gated_linear_attn", "retention"],
+    }
+    assert longer.count("| yes |") == 15
+    fourfold = page.partition("<!-- fourfold: begin -->")[2].partition("<!-- fourfold: end -->")[0]
+    assert "| 70.1 [66.6, 74.3] | 99.8 [94.1, 106.6] | 129.2 [113.0, 140.1] |" in fourfold
 
 
 @pytest.mark.parametrize(
@@ -158,13 +170,13 @@ def test_capacity_is_settled_if_twice_the_training_leaves_it_in_its_interval(
     def held(curve: tuple[float, ...]) -> Capacity:
         return capacity_interval(SIZES, [[accuracy - spread for accuracy in curve] for spread in (0.0, 0.01, 0.02)])
 
-    assert script("docs/capacity_icl.py").settled(held(before), held(after)) is same
+    assert script("docs/longer_icl.py").settled(held(before), held(after)) is same
 
 
 def test_a_bound_beyond_the_sizes_tried_is_open(script: Callable[[str], ModuleType]) -> None:
     spread = capacity_interval(SIZES, [[1.0, 1.0, 0.95, 0.6], [1.0, 1.0, 0.95, 0.8], [1.0, 1.0, 1.0, 0.95]])
     assert spread.point.censored == "no" and spread.high is not None and spread.high.censored == "above"
-    assert script("docs/capacity_icl.py").settled(spread, capacity_interval(SIZES, [[1.0] * 4] * 3))
+    assert script("docs/longer_icl.py").settled(spread, capacity_interval(SIZES, [[1.0] * 4] * 3))
 
 
 @pytest.mark.parametrize("name", ["zoology", "reflections"])

@@ -1,0 +1,170 @@
+"""Write the tables of docs/icl.md on longer training, from the records that docs/capacity_icl.py ships.
+
+python docs/longer_icl.py                  # the tables
+python docs/longer_icl.py --ship FOLDER    # first add the records of a results folder
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from capacity_icl import PAGE, STATE, STEPS, WIDTHS, Line, grid, lines_of, ship
+from masks_perplexity import between, written
+
+from assay.core.run import Record
+from assay.metrics.intervals import Interval, paired_difference, student_t
+from assay.report.text import with_interval
+from assay.studies.icl.capacity import BEYOND
+from assay.studies.icl.k90 import Capacity
+from assay.studies.icl.learning import curve, has_learned, sizes
+
+TIMES = (STEPS, 2 * STEPS, 4 * STEPS)
+
+
+class Pair(NamedTuple):
+    """A mixer at one rate, after STEPS and after twice as many."""
+
+    width: int
+    short: Line
+    longer: Line
+    rate: float
+
+    @property
+    def name(self) -> str:
+        return self.longer.name
+
+    @property
+    def solved(self) -> bool:
+        """Whether every seed stopped before the end, since every size was solved."""
+        return all(last_step(record) < 2 * STEPS for record in self.longer.row.finished)
+
+    def gain(self) -> Interval:
+        """Bits beyond the set, paired by seed."""
+        return paired_difference(self.longer.bits_at(self.rate), self.short.bits_at(self.rate))
+
+
+def pairs_of(width: int) -> Iterator[Pair]:
+    shorter = {line.name: line for line in lines_of(width)}
+    for longer in lines_of(width, steps=2 * STEPS):
+        (rate,) = longer.row.tried
+        yield Pair(width, shorter[longer.name], longer, rate)
+
+
+def settled(before: Capacity, after: Capacity) -> bool:
+    """Whether K90 after twice the training lies within the interval that it had before; beyond the sizes that were
+    tried, whether it is still there."""
+    if before.point.censored != "no" or before.low is None or before.high is None:
+        return before.point == after.point
+    low = 0.0 if before.low.censored == "below" else before.low.value
+    high = math.inf if before.high.censored == "above" else before.high.value
+    return low <= after.point.value <= high
+
+
+def closely(found: Capacity) -> str:
+    """K90 with one decimal, for numbers that differ by less than a pair, where it lies among the sizes tried."""
+    places = [found.point, found.low, found.high]
+    if any(each is None or each.censored != "no" for each in places):
+        return str(found)
+    point, low, high = (f"{each.value:.1f}" for each in places if each)
+    return f"{point} [{low}, {high}]"
+
+
+def last_step(record: Record) -> int:
+    return int(record.metrics["curve"][-1]["step"])
+
+
+def signed(found: Interval) -> str:
+    return f"{found.mean:+.0f} [{found.low:+.0f}, {found.high:+.0f}]"
+
+
+def rate_of(pair: Pair) -> str:
+    chosen = pair.short.row.tuned_value
+    return f"{pair.rate:g}" if pair.rate == chosen else f"{pair.rate:g} (chosen: {chosen:g})"
+
+
+def doubled(pairs: Sequence[Pair]) -> str:
+    """K90 of all seeds at one rate, after STEPS and after twice as many."""
+    cells = []
+    for pair in pairs:
+        k90 = pair.short.at(pair.rate), pair.longer.at(pair.rate)
+        bits = with_interval(student_t(list(pair.longer.bits_at(pair.rate).values())), ".0f")
+        within = "yes" if settled(*k90) else "no"
+        cells.append([f"{pair.width}", f"`{pair.name}`", rate_of(pair), *map(closely, k90), within, bits])
+        cells[-1].append(signed(pair.gain()))
+    titles = ("K90, 98M tokens", "196M tokens", "within the interval", f"{BEYOND}, 196M", "gain, paired")
+    return grid(["d", "mixer", "rate", *titles], cells)
+
+
+def solved_early(pairs: Sequence[Pair]) -> str:
+    """Which mixers stopped before the end because they had solved it, and when."""
+    said = [
+        f"`{pair.name}` at d = {pair.width}, step {' or '.join(map(str, sorted(set(stops))))}"
+        for pair in pairs
+        if (stops := [last_step(record) for record in pair.longer.row.finished])
+    ]
+    return f"Stopped early, since every size was solved: {'; '.join(said)}."
+
+
+def misses(pairs: Sequence[Pair]) -> str:
+    """The accuracies at the first sizes of seeds that did not learn, beside those of a model that misses one case."""
+    said = [
+        f"`{pair.name}`, seed {record.run.seed}: {', '.join(f'{value:.3f}' for value in curve(record)[:4])}"
+        for pair in pairs
+        for record in pair.longer.row.finished
+        if not has_learned(record)
+    ]
+    first = sizes(pairs[0].longer.row)[:4]
+    case = ", ".join(f"{1 - size**-2:.3f}" for size in first)
+    told = f"At d = 64 and {', '.join(map(str, first))} pairs, seeds that did not learn: {'; '.join(said)}"
+    return f"{told}. 1 - 1/K^2 is {case}."
+
+
+def order(pairs: Sequence[Pair]) -> str:
+    """How far two mixers of one width are apart before and after."""
+    one, other = (next(pair for pair in pairs if pair.name == name) for name in ("mamba2", "delta_net"))
+    before = paired_difference(one.short.bits_at(one.rate), other.short.bits_at(other.rate))
+    after = paired_difference(one.longer.bits_at(one.rate), other.longer.bits_at(other.rate))
+    told = f"{signed(before)} after 98M tokens and {signed(after)} after 196M tokens"
+    return f"Bits of `mamba2` less those of `delta_net` at d = 64: {told}."
+
+
+def rising(pairs: Sequence[Pair]) -> str:
+    """Which mixers have more bits after twice the training, by an interval above 0 that is not so by its decimals."""
+    said = []
+    for width in WIDTHS:
+        more = [f"`{pair.name}`" for pair in pairs if pair.width == width and round(pair.gain().low) > 0]
+        said.append(f"{', '.join(more) or 'none'} at d = {width}")
+    return f"Bits rise, by an interval above 0: {'; '.join(said)}."
+
+
+def of_like_state(pairs: Sequence[Pair]) -> str:
+    """K90 after twice the training of the rows whose states are nearly equal; those that hold most first."""
+    like = [pair for pair in pairs if STATE[0] <= pair.longer.said["state bytes"] <= STATE[1]]
+    like.sort(key=lambda pair: -pair.longer.at(pair.rate).point.value)
+    said = ", ".join(f"`{pair.name}` (d = {pair.width}) {closely(pair.longer.at(pair.rate))}" for pair in like)
+    return f"K90 after 196M tokens at {STATE[0] // 1000} to {STATE[1] // 1000} kB of state, all seeds: {said}."
+
+
+def fourfold() -> str:
+    """K90 of the mixer that was trained four times as long, by rate."""
+    found = {steps: next(line for line in lines_of(64, steps=steps) if line.name == "mamba2") for steps in TIMES}
+    rates = sorted({rate for line in found.values() for rate in line.row.tried})
+    cells = [
+        [f"{rate:g}", *(closely(line.at(rate)) if rate in line.row.tried else "-" for line in found.values())]
+        for rate in rates
+    ]
+    tokens = [f"{steps * 16384 // 10**6}M tokens" for steps in found]
+    return grid(["rate", *tokens], cells)
+
+
+def placed(page: str) -> str:
+    pairs = [pair for width in WIDTHS for pair in pairs_of(width)]
+    trained, solved = [pair for pair in pairs if not pair.solved], [pair for pair in pairs if pair.solved]
+    middle = [pair for pair in trained if pair.width == 64]
+    said = [doubled(trained), rising(trained), of_like_state(trained), order(middle)]
+    said += [solved_early(solved), misses(middle)]
+    return between(between(page, "doubled", "\n\n".join(said)), "fourfold", fourfold())
+
+
+if __name__ == "__main__":
+    written(PAGE, placed, ship)
