@@ -1,4 +1,4 @@
-"""Write the capacity tables of docs/icl.md, from the records that ship with assay.
+"""Write the capacity tables of docs/capacity.md, from the records that ship with assay.
 
     python docs/capacity_icl.py                  # the tables
     python docs/capacity_icl.py --ship FOLDER    # first add the records of both presets in a results folder
@@ -27,7 +27,7 @@ from assay.studies.icl.learning import bits_of, curve, has_learned, learned, siz
 from assay.studies.icl.memories import memory_curve, memory_shape
 from assay.studies.icl.report import trained
 
-PAGE = Path(__file__).parent / "icl.md"
+PAGE = Path(__file__).parent / "capacity.md"
 NAME = "icl.capacity"
 WIDTHS = (32, 64, 128)
 STEPS = 6000

@@ -1,4 +1,4 @@
-"""Write the tables of docs/icl.md on longer training, from the records that docs/capacity_icl.py ships.
+"""Write the tables of docs/capacity.md on longer training, from the records that docs/capacity_icl.py ships.
 
 python docs/longer_icl.py                  # the tables
 python docs/longer_icl.py --ship FOLDER    # first add the records of a results folder

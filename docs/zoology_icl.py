@@ -1,4 +1,4 @@
-"""Write the table of zoology's mixers in docs/icl.md, from the records that ship with assay.
+"""Write the table of zoology's mixers in docs/capacity.md, from the records that ship with assay.
 
 python docs/zoology_icl.py
 """
@@ -19,7 +19,7 @@ from assay.studies.icl.claims import PUBLISHED
 from assay.studies.icl.learning import measured
 from assay.studies.icl.report import trained
 
-PAGE = Path(__file__).parent / "icl.md"
+PAGE = Path(__file__).parent / "capacity.md"
 STEPS = (4500, 9000)
 COLUMNS = ("mixer", "d", "state, kB", "theirs", "rate", "156M tokens", "at one rate", "311M tokens", "published")
 

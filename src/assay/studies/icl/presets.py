@@ -1,4 +1,4 @@
-"""The study's presets. docs/icl.md defines `capacity`, `capacity-no-conv` and `zoology`."""
+"""The study's presets. docs/capacity.md defines `capacity`, `capacity-no-conv` and `zoology`."""
 
 from collections.abc import Mapping
 from typing import Any
