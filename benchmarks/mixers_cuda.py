@@ -64,7 +64,15 @@ MIXERS = (
     "mesa:num_heads=4",
 )
 """Attention is first: the others are compared with it. Mesa is last: it is slow, and may be left out for time."""
-PARTS = ("gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_net")
+PARTS = (
+    "gated_linear_attn",
+    "retention",
+    "mamba2",
+    "delta_net",
+    "gated_delta_net",
+    "linear_attention",
+    "sliding_window",
+)
 KERNELS = {
     "products": ("gemm", "nvjet", "cutlass", "cublas", "wgmma", "splitk"),
     "heads": ("_written", "_slopes", "_convolved", "_weights", "_replaced", "_features"),

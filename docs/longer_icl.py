@@ -12,13 +12,14 @@ from capacity_icl import PAGE, STATE, STEPS, WIDTHS, Line, grid, lines_of, ship
 from masks_perplexity import between, written
 
 from assay.core.run import Record
-from assay.metrics.intervals import Interval, paired_difference, student_t
+from assay.metrics.intervals import Interval, holm, paired_difference, paired_p, student_t
 from assay.report.text import with_interval
 from assay.studies.icl.capacity import BEYOND
 from assay.studies.icl.k90 import Capacity
 from assay.studies.icl.learning import curve, has_learned, sizes
 
 TIMES = (STEPS, 2 * STEPS, 4 * STEPS)
+LEVEL = 0.05
 
 
 class Pair(NamedTuple):
@@ -129,12 +130,18 @@ def order(pairs: Sequence[Pair]) -> str:
 
 
 def rising(pairs: Sequence[Pair]) -> str:
-    """Which mixers have more bits after twice the training, by an interval above 0 that is not so by its decimals."""
-    said = []
-    for width in WIDTHS:
-        more = [f"`{pair.name}`" for pair in pairs if pair.width == width and round(pair.gain().low) > 0]
-        said.append(f"{', '.join(more) or 'none'} at d = {width}")
-    return f"Bits rise, by an interval above 0: {'; '.join(said)}."
+    """Which mixers have more bits after twice the training, by a t test over seeds, with Holm over the rows, and by
+    their own interval alone."""
+    tests = {pair: paired_p(pair.longer.bits_at(pair.rate), pair.short.bits_at(pair.rate)) for pair in pairs}
+    adjusted = holm(tests)
+    more = [pair for pair in pairs if pair.gain().low > 0]
+    sure = [pair for pair in more if adjusted[pair] < LEVEL]
+
+    def named(found: Sequence[Pair]) -> str:
+        return ", ".join(f"`{pair.name}` at d = {pair.width}" for pair in found) or "none"
+
+    alone = named([pair for pair in more if pair not in sure])
+    return f"Bits rise, paired t over seeds, Holm over {len(pairs)} rows: {named(sure)}. By its own interval alone: {alone}."
 
 
 def of_like_state(pairs: Sequence[Pair]) -> str:

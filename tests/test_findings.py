@@ -14,7 +14,7 @@ from assay.command.findings import Sources, _thin, certified_line, judged, page,
 from assay.command.reproduce import known_claims
 from assay.core import shipped
 from assay.core.errors import UserError
-from assay.core.run import Record, Run
+from assay.core.run import Record, Run, canonical
 from assay.core.store import Store
 from assay.core.study import Outcome
 from assay.metrics.intervals import Interval
@@ -128,12 +128,14 @@ def test_a_shipped_record_that_is_deleted_is_no_record(
 
 
 def test_records_are_packed_alike_each_time_without_the_machines_name(tmp_path: Path) -> None:
-    records = shipped.records("sae.theorem")
+    records = [*shipped.records("sae.theorem"), *shipped.records("icl")[:6]]
+    assert len({canonical(record.run.options) for record in records}) > 2
     named = [replace(r, provenance=replace(r.provenance, host="a machine of mine")) for r in records]
     for place, some in enumerate((records, named[::-1])):
         shipped.write(tmp_path / f"{place}.jsonl.xz", some)
     assert (tmp_path / "0.jsonl.xz").read_bytes() == (tmp_path / "1.jsonl.xz").read_bytes()
-    assert shipped.records("0", tmp_path) == sorted(records, key=lambda record: record.run.id)
+    alike = sorted(records, key=lambda record: (canonical(record.run.options), record.run.id))
+    assert shipped.records("0", tmp_path) == alike != sorted(records, key=lambda record: record.run.id)
     assert shipped.records("absent", tmp_path) == [] and shipped.measured(tmp_path) == {}
 
 
@@ -144,8 +146,9 @@ def test_records_are_packed_alike_each_time_without_the_machines_name(tmp_path: 
         (lzma.compress(b'{"id": 3}\n'), "its id is missing"),
         (lzma.compress(b"{}")[:-9], "it is cut short"),
         (lzma.compress(bytes(1025)), "or holds more than"),
+        (lzma.compress(b"") + lzma.compress(b""), "something follows"),
     ],
-    ids=["no xz", "no record", "cut", "too large"],
+    ids=["no xz", "no record", "cut", "too large", "joined"],
 )
 def test_a_damaged_file_of_records_is_one_message(
     data: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

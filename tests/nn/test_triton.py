@@ -248,8 +248,8 @@ def test_attention_with_polynomial_weights(size: tuple[int, ...]) -> None:
     assert worst(answers(lambda q, k, v: taylor_attention(q, k, v, floor=1e-12), torch.float32), wanted) < EXACT
 
 
-@pytest.mark.parametrize("size", [(2, 2, 20, 8, 24, 2), (1, 3, 130, 16, 16, 7), (1, 1, 200, 16, 80, 64),
-                                  (1, 1, 150, 16, 16, 300)])  # fmt: skip
+@pytest.mark.parametrize("size", [(2, 2, 20, 8, 24, 2), (1, 3, 130, 16, 16, 7), (1, 1, 200, 16, 48, 64),
+                                  (1, 1, 150, 16, 16, 300), (1, 1, 130, 64, 64, 20)])  # fmt: skip
 def test_attention_in_a_window(size: tuple[int, ...]) -> None:
     from assay.nn.window_kernels import attention_in_window
 

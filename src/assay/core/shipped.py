@@ -48,6 +48,8 @@ def _unpacked(packed: bytes) -> bytes:
     found = reader.decompress(packed, MOST)
     if not reader.eof:
         raise ValueError(f"it is cut short, or holds more than {MOST // 2**20} MiB")
+    if reader.unused_data:
+        raise ValueError("something follows its records")
     return found
 
 

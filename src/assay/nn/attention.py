@@ -11,7 +11,7 @@ from torch.nn.functional import linear, pad, scaled_dot_product_attention, silu
 
 from assay.nn.axes import Keys, Memory, Queries, Read, Token, Tokens, Values
 from assay.nn.convolution import short_convolution
-from assay.nn.fused import ALIGNED, LARGEST, Part, Plan, fused, head_kernels, window_kernels
+from assay.nn.fused import ALIGNED, WINDOWED, Part, Plan, fused, head_kernels, window_kernels
 from assay.nn.rotary import rotate, turns
 from assay.nn.scan import unit
 from assay.nn.whole import whole
@@ -146,9 +146,9 @@ def window_attention(q: Queries, k: Keys, v: Values, *, window: int, rotary: boo
     time = q.shape[2]
     size = min(window, time)
     k, v = (_for_each_query_head(x, q.shape[1]) for x in (k, v))
-    if fused("window") and max(q.shape[-1], v.shape[-1]) <= LARGEST:
+    if fused("window") and max(q.shape[-1], v.shape[-1]) <= WINDOWED:
         q, k = (rotate(q), rotate(k)) if rotary else (q, k)
-        return window_kernels.attention_in_window(q, k, v, window=window)
+        return window_kernels.attention_in_window(q, k, v, window=size)
     q, k, v = (rearrange(pad(x, (0, 0, 0, -time % size)), "b h (n c) d -> b h n c d", c=size) for x in (q, k, v))
     k, v = (torch.cat([pad(x, (0, 0, 0, 0, 1, 0))[:, :, :-1], x], dim=3) for x in (k, v))
     if rotary:  # positions count from the start of the pair of blocks: only distances matter

@@ -6,7 +6,7 @@
     replacement  all around RWKV-7's recurrence                                      nn/replacement_kernels.py
     exponential  all around the mLSTM's recurrence                                   nn/exponential_kernels.py
     taylor       Based's attention, up to 4096 tokens                                nn/taylor_kernels.py
-    window       attention to the last tokens, heads of up to 128 channels           nn/window_kernels.py
+    window       attention to the last tokens, heads of up to 64 channels            nn/window_kernels.py
     sum          linear attention, up to 128 features                                nn/outer.py
     features     queries and keys of linear attention, as products of projections    nn/feature_kernels.py
     gates        decays and strengths of writing                                     nn/gate_kernels.py
@@ -47,7 +47,9 @@ FUSED = {
 ALIGNED = 64
 """Channels of a joint projection are a multiple of this: rows of bf16 that begin in odd places slow a product down."""
 LARGEST = 128
-"""Channels of a head, or features of its keys, that a program holds at most."""
+"""Features of a head's keys that a program holds at most."""
+WINDOWED = 64
+"""Channels of a head in a window's kernels at most: 128 in float32 would need more shared memory than an H200 has."""
 VECTOR = 16
 """Channels of values that a scan loads fast are a multiple of this."""
 

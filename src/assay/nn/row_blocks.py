@@ -34,11 +34,11 @@ def rows_of(x, row, stride, time, d, first, ROWS: tl.constexpr, WIDTH: tl.conste
     """Load rows row.. from column `first` on in float32, zeros outside."""
     rows, own = row + tl.arange(0, ROWS), first + tl.arange(0, WIDTH)
     inside = (rows < time)[:, None] & (own < d)[None, :]
-    return tl.load(x + rows[:, None] * stride + own[None, :], mask=inside, other=0.0).to(tl.float32)
+    return tl.load(x + (rows.to(tl.int64) * stride)[:, None] + own[None, :], mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def put_rows(x, values, row, stride, time, d, first, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     rows, own = row + tl.arange(0, ROWS), first + tl.arange(0, WIDTH)
     inside = (rows < time)[:, None] & (own < d)[None, :]
-    tl.store(x + rows[:, None] * stride + own[None, :], values, mask=inside)
+    tl.store(x + (rows.to(tl.int64) * stride)[:, None] + own[None, :], values, mask=inside)
