@@ -132,16 +132,16 @@ def order(pairs: Sequence[Pair]) -> str:
 def rising(pairs: Sequence[Pair]) -> str:
     """Which mixers have more bits after twice the training, by a t test over seeds, with Holm over the rows, and by
     their own interval alone."""
-    tests = {pair: paired_p(pair.longer.bits_at(pair.rate), pair.short.bits_at(pair.rate)) for pair in pairs}
-    adjusted = holm(tests)
-    more = [pair for pair in pairs if pair.gain().low > 0]
-    sure = [pair for pair in more if adjusted[pair] < LEVEL]
+    tests = [paired_p(pair.longer.bits_at(pair.rate), pair.short.bits_at(pair.rate)) for pair in pairs]
+    adjusted = holm(dict(enumerate(tests)))
+    sure = {place for place, pair in enumerate(pairs) if pair.gain().low > 0 and adjusted[place] < LEVEL}
+    likely = {place for place, pair in enumerate(pairs) if pair.gain().low > 0} - sure
 
-    def named(found: Sequence[Pair]) -> str:
-        return ", ".join(f"`{pair.name}` at d = {pair.width}" for pair in found) or "none"
+    def named(places: set[int]) -> str:
+        return ", ".join(f"`{pairs[place].name}` at d = {pairs[place].width}" for place in sorted(places)) or "none"
 
-    alone = named([pair for pair in more if pair not in sure])
-    return f"Bits rise, paired t over seeds, Holm over {len(pairs)} rows: {named(sure)}. By its own interval alone: {alone}."
+    told = f"Bits rise, by a paired t test over seeds and Holm over {len(pairs)} rows: {named(sure)}"
+    return f"{told}. By its own interval alone: {named(likely)}."
 
 
 def of_like_state(pairs: Sequence[Pair]) -> str:
