@@ -95,15 +95,21 @@ def _label(spec: Mapping[str, Any]) -> str:
         return str(spec["name"])
 
 
+def _level_option(row: Row) -> str | None:
+    """Return the option of the row's coder that sets how many units are active; None without one, and where this
+    command was not given the coder's file."""
+    try:
+        return type(sparse_coders.load(row.options["coder"])).level_option
+    except UserError:
+        return None
+
+
 def _curve(row: Row) -> str:
     """Names the coder without its level."""
-    spec = row.options["coder"]
-    try:
-        kind = type(sparse_coders.load(spec))
-    except UserError:  # a foreign coder whose file this command was not given
+    spec, level = row.options["coder"], _level_option(row)
+    if level is None:
         return row.label
-    level = kind.level_option
-    return row.label if level is None else _label({**spec, level: to_json(getattr(kind(), level))})
+    return _label({**spec, level: to_json(getattr(type(sparse_coders.load(spec))(), level))})
 
 
 def _of_trained(found: Sequence[Row]) -> list[Row]:
@@ -130,9 +136,11 @@ def _by_rate(row: Row) -> list[Row]:
 
 
 def at_equal_l0(found: Sequence[Row], target: float) -> dict[str, Row]:
-    """Reads each curve of several levels at the target, if it reaches there; by the curve's label."""
+    """Reads each curve at the target, if it reaches there, by the curve's label. A single level is read where it has
+    that many units, of a coder that has an option for them: PCA's units are always active."""
     curves = grouped(found, lambda row: row.label)
-    read = {label: at_l0(levels, target) for label, levels in curves.items() if len(levels) > 1}
+    some = {label: levels for label, levels in curves.items() if len(levels) > 1 or _level_option(levels[0])}
+    read = {label: at_l0(levels, target) for label, levels in some.items()}
     return {label: row for label, row in read.items() if row is not None}
 
 

@@ -1,6 +1,7 @@
 """Says which coder leaves least unexplained at equally many active units, and what few units tell."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from assay.core.grouping import grouped
 from assay.core.study import Report
@@ -8,6 +9,7 @@ from assay.metrics.intervals import Interval, paired_difference
 from assay.report.draw import Column
 from assay.report.rows import Row
 from assay.report.sentences import Measure, across, compared
+from assay.studies.sae.curves import l0
 
 FVU = Measure("variance unexplained (FVU)", "fvu", ".3f", lower=True)
 PROBE = Measure("probe accuracy", "probe_accuracy", ".4f", share=True)
@@ -30,10 +32,13 @@ def say(reached: Sequence[Sequence[Row]], planted: Sequence[Row], levels: Sequen
         out.finding(_alone(levels))
         return
     span = f"{targets[0]:g} to {targets[-1]:g}" if len(targets) > 1 else f"{targets[0]:g}"
+    there = {row.label for rivals in contests.values() for row in rivals}
+    absent = {label: rows for label, rows in grouped(levels, lambda row: row.label).items() if label not in there}
+    beside = f" In no comparison, for want of a level near these: {_ranges(absent)}." if absent else ""
     for measure, chart in ((FVU, "fvu_by_l0"), (PROBE, "probe_accuracy_by_l0")):
         runs = f"each coder at {span} active units"
         if sentence := across(contests, measure, of="coder", over="comparisons", runs=runs):
-            out.finding(sentence, chart=chart if len(reached) == 1 else f"{chart}_1")
+            out.finding(f"{sentence}{beside}", chart=chart if len(reached) == 1 else f"{chart}_1")
 
 
 def less(
@@ -53,11 +58,25 @@ def _alone(levels: Sequence[Row]) -> str:
     """What can be said of coders that nothing is compared with at their number of active units."""
     if len(levels) == 1:
         return compared(levels, FVU, of="coder", runs=epochs(levels))
-    counts = f"{len(levels)} coders" if len({row.label for row in levels}) == len(levels) else f"{len(levels)} levels"
+    curves = grouped(levels, lambda row: row.label)
+    counts = f"{len(levels)} coders" if len(curves) == len(levels) else f"{len(levels)} levels"
+    several = all(len(own) > 1 for own in curves.values()) and len(curves) > 1
+    advice = "Give each coder several levels to make its curve."
+    advice = f"Choose levels that meet: {_ranges(curves)}." if several else advice
     return (
         f"No two coders are read at one number of active units (L0), so these {counts} are not compared: a denser code "
-        "leaves less unexplained whatever the coder. Give each coder several levels to make its curve."
+        f"leaves less unexplained whatever the coder. {advice}"
     )
+
+
+def _ranges(curves: Mapping[str, Sequence[Row]]) -> str:
+    """The L0 that coders have: `topk 2 to 8, logsae 11.4`."""
+    said = []
+    for label, own in curves.items():
+        counts = sorted(l0(row) for row in own)
+        ends = dict.fromkeys(f"{count:.3g}" for count in (counts[0], counts[-1]) if math.isfinite(count))
+        said.append(f"{label} {' to '.join(ends) or 'diverged'}")
+    return ", ".join(said)
 
 
 def epochs(found: Sequence[Row]) -> str:
