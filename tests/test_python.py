@@ -16,7 +16,7 @@ import assay
 from assay.api import Execution
 from assay.core.drive import Event
 from assay.core.plugin import registries
-from assay.core.run import Run
+from assay.core.run import Record, Run
 from assay.metrics.intervals import student_t
 from assay.report import progress
 from assay.train import numerics
@@ -82,6 +82,10 @@ def test_results_without_a_finished_run_can_still_be_shown(toy: Any, tmp_path: P
     assert repr(assay.Results([])) == "Results(empty)"
     with pytest.raises(assay.UserError, match="no run is done"):
         assay.Results([]).table()
+    lost = [Record(Run("toy", {}, seed, {}), "failed", {}, error="Traceback\nValueError: no\n") for seed in range(2)]
+    assert repr(assay.Results(lost)) == "Results(2 toy failed)\n\nfailed (2 runs): ValueError: no"
+    with pytest.raises(assay.UserError, match=r"plugins=\[...\]"):
+        assay.run("toy", plugin="mine.py", out=tmp_path)
 
 
 def test_progress_is_one_line_in_a_notebook(

@@ -270,6 +270,11 @@ def test_findings_are_judged_from_the_store_and_a_deleted_record_is_no_record(
     code, out, _ = cli("findings", "--json", *where)
     (found,) = [one for one in json.loads(out) if one["name"] == "two-squared"]
     assert code == 0 and found["verdict"] == "reproduced" and found["records"] == 2
+    code, out, _ = cli("findings", "two-squared", *where)
+    assert code == 0 and out.startswith("## two-squared\n") and "**reproduced**" in out and "Certificate:" in out
+    code, _, err = cli("findings", "two-square", *where)
+    assert code == 2 and "no claim 'two-square'. Did you mean 'two-squared'?" in err
+    assert "name none" in cli("findings", "two-squared", *where, "--page", tmp_path / "x.md")[2]
     assert cli("findings", *where, "--page", tmp_path / "FINDINGS.md")[0] == 0
     text = (tmp_path / "FINDINGS.md").read_text()
     assert "| **reproduced** | max of 2 seeds 4.1 (4 4.1) | 4 ± 0.2 |" in text

@@ -225,6 +225,8 @@ def run(
              "timeout_per_run": timeout_per_run}  # fmt: skip
     types = option_types(Execution)
     placing = {key: convert(types[key], value, what=key) for key, value in named.items() if value is not None}
+    if "plugin" in options:
+        raise UserError("the flag --plugin is plugins=[...] here, a list of files.")
     session = _session(study, preset, grid or {}, options, replace(execution or Execution(), **placing))
     return _watched(session, progress, watch)
 

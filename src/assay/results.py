@@ -48,7 +48,8 @@ class Results(Sequence[Record]):
 
     records: list[Record] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    """Tracebacks of errors after the last run of a cohort was stored, which belong to no record."""
+    """Tracebacks of errors after the last run of a cohort was stored, which belong to no record. Why a run failed is in
+    its record's `error`."""
     study: Study | None = field(default=None, compare=False)
     """The study that was run; None for records that were loaded, which are reported by the study of each."""
 
@@ -121,14 +122,21 @@ class Results(Sequence[Record]):
         return pandas.DataFrame([_row(record, measured[record.run.study]) for record in ordered])
 
     def __repr__(self) -> str:
-        return "\n\n".join([self._counts(), *(str(part) for part in self._parts())])
+        return "\n\n".join([self._counts(), *self._failures(), *(str(part) for part in self._parts())])
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(self._counts())}</p>" + "".join(part.html for part in self._parts())
+        said = [self._counts(), *self._failures()]
+        return "".join(f"<p>{escape(text)}</p>" for text in said) + "".join(part.html for part in self._parts())
 
     def _counts(self) -> str:
         counts = Counter(f"{record.run.study} {record.status}" for record in self.records)
         return f"Results({', '.join(f'{count} {what}' for what, count in counts.items()) or 'empty'})"
+
+    def _failures(self) -> list[str]:
+        """Why runs failed, each reason once."""
+        failed = [record for record in self.records if record.status == "failed"]
+        last = Counter(((record.error or "").strip() or "no message").splitlines()[-1] for record in failed)
+        return [f"failed{f' ({count} runs)' if count > 1 else ''}: {reason}" for reason, count in last.items()]
 
     def _parts(self) -> list[Text]:
         try:

@@ -19,6 +19,7 @@ from assay.command.flags import Parser
 from assay.command.progress import say
 from assay.command.reproduce import configured, known_claims, tables_of
 from assay.core import shipped
+from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, write_file
 from assay.core.plan import make_plan
@@ -50,6 +51,8 @@ reached. Only claims whose other parts all hold may be stated elsewhere; `assay 
 recipe with a better mean than the claim's own fails the certificate where the seeds tell the two apart, or where it
 lies at an edge of the grid and is better by more than 2 %; otherwise it is named, with the paired difference.
 
+`SmolLM2-135M` stands for SmolLM2-135M-Instruct with weights of 4 bits (Q4_1), as `smollm2-135m` fetches it.
+
 The spec of `expressivity` states no number. Where a source has words for a number ("high", "clear", "outperforms"),
 the limit is ours. Intervals are 95 %: over seeds; for perplexity, over clusters of text; for claims about the weights
 of models of modular addition, over models, one left out at a time."""
@@ -79,6 +82,7 @@ def as_json(one: Finding) -> dict[str, Any]:
 def findings(words: list[str]) -> int:
     """Every published claim, judged from what is stored: a table, or with --page a page such as docs/FINDINGS.md."""
     parser = Parser(prog="assay findings", description=findings.__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="claims, each with its numbers and its certificate")
     parser.add_argument("--out", default="results", help="where the records are")
     parser.add_argument("--page", type=Path, help="a markdown page to write")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
@@ -87,8 +91,13 @@ def findings(words: list[str]) -> int:
     args = parser.parse_args(words)
     if args.certified and (args.page or args.ship):
         raise UserError("--certified lists claims: --page and --ship are about all of them. Leave one out.")
-    sources = Sources(Path(args.out))
-    found = [judged(name, claim, sources) for name, claim in known_claims().items()]
+    sources, known = Sources(Path(args.out)), known_claims()
+    if unknown := [name for name in args.names if name not in known]:
+        raise UserError(f"no claim '{unknown[0]}'.{nearest(unknown[0], known)} `assay findings` lists them.")
+    if args.names and (args.page or args.ship):
+        raise UserError("--page and --ship are about all claims: name none.")
+    chosen = {name: claim for name, claim in known.items() if not args.names or name in args.names}
+    found = [judged(name, claim, sources) for name, claim in chosen.items()]
     found = [one for one in found if one.publishable or not args.certified]
     if args.page:
         with disk_errors(args.page):
@@ -98,6 +107,8 @@ def findings(words: list[str]) -> int:
         ship(found, args.ship)
     if args.json:
         print(json.dumps(finite([as_json(one) for one in found])[0], indent=1))
+    elif args.names and not args.certified:
+        print("\n\n".join(map(_details, found)))
     elif not (args.page or args.ship):
         print("\n".join(map(certified_line if args.certified else _short, found)))
     return 0

@@ -181,7 +181,8 @@ def _caveats(ranked: Sequence[Row]) -> str:
     edge = [row for row in ranked if row.tried and row.at_the_edge]
     lost = [row for row in ranked if row.diverged]
     said = []
-    if all(len(row.tried) == 1 for row in ranked):
+    rates = {rate for row in ranked for rate in row.tried}
+    if all(len(row.tried) == 1 for row in ranked) and rates != {None}:  # what is fitted at once has no rate
         said.append(f"one {ranked[0].tune.rpartition('.')[2]} was tried")
     if edge:
         rate = edge[0].tune.rpartition(".")[2]

@@ -78,6 +78,10 @@ class CoderModule(nn.Module):
         """Compute the loss, and write its gradient to every parameter's existing `.grad`."""
         with torch.enable_grad():
             terms = self.loss(x)
+            for name, term in terms.items():
+                if term.ndim != 1:
+                    said = f"must have one number per model, and has the shape {tuple(term.shape)}"
+                    raise UserError(f"{type(self).__name__}.loss: {name} {said}: do not average over models.")
             for parameter in self.parameters():
                 if parameter.grad is not None:
                     parameter.grad.zero_()

@@ -49,6 +49,24 @@ def test_a_level_that_is_missed_by_a_hair_is_met() -> None:
     assert read(found, 8.0) == {0: 0.2} and read(found, 8.5) == {}
 
 
+def test_a_single_level_is_read_where_it_has_as_many_units_and_an_option_for_them() -> None:
+    assert read(levels({"topk:k=8": (8.0, 0.2)}), 8.0) == {0: 0.2}
+    assert at_equal_l0(chosen(levels({"pca": (8.0, 0.1)})), 8.0) == {}
+
+
+def test_the_headline_names_the_coders_that_are_in_no_comparison_and_levels_that_do_not_meet() -> None:
+    def said(*points: dict[str, tuple[float, float]]) -> str:
+        out = Section("sae")
+        report([r for own in points for seed in range(3) for r in levels(own, seed)], out)
+        return out.findings[0].sentence
+
+    rivals = {"topk:k=8": (8.0, 0.2), "relu_l1": (8.0, 0.3)}
+    assert "In no comparison, for want of a level near these: gated 11." in said(rivals, {"gated": (11.0, 0.1)})
+    assert "In no comparison" not in said(rivals)
+    apart = {"topk:k=2": (2.0, 0.4), "topk:k=3": (3.0, 0.3), "relu_l1": (11.0, 0.2), "relu_l1:l1=0.1": (15.0, 0.1)}
+    assert "Choose levels that meet: topk 2 to 3, relu_l1 11 to 15." in said(apart)
+
+
 def test_a_level_that_is_dominated_is_not_on_the_curve() -> None:
     found = levels({"topk:k=8": (8.0, 0.4), "topk:k=12": (12.0, 0.7), "topk:k=32": (32.0, 0.2)})
     assert read(found, 16.0) == {0: pytest.approx(0.3)}

@@ -6,6 +6,7 @@ result(cell, dense, window)     R of the JSON (document.py)
 """
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -103,6 +104,14 @@ def error_of(cell: Row) -> str | None:
         if record.status == "diverged":
             return "a number was not finite"
     return None
+
+
+def in_short(error: str) -> str:
+    """Shorten an error for a table: the message up to its details, without the error's class, and without the method,
+    which stands beside it."""
+    bare = re.sub(r"^[\w.]+MethodFault: \S+: ", "", error)
+    said = re.sub(r"^[\w.]+(?:Error|Exception|Interrupt|Small): ", "", bare).partition(":")[0]
+    return said if len(said) <= 60 else said[:57] + "..."
 
 
 def error(cell: Row) -> str | None:

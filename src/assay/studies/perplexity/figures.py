@@ -4,7 +4,6 @@ document = json.load(open("results/perplexity/perplexity_latest.json"))
 figure_4(document, "pydoc").save("figure_4.html");  print(generate_summary_table(document))
 """
 
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,6 +15,7 @@ from assay.metrics.intervals import Interval, letters
 from assay.report.charts import interval_lines, without_validation
 from assay.report.draw import filled
 from assay.report.section import GROUP
+from assay.studies.perplexity.cells import in_short
 from assay.studies.perplexity.claims import EQUAL
 from assay.studies.perplexity.document import FIXED, SWEEPS, Entry, entries, interval
 
@@ -28,7 +28,7 @@ COLUMNS: tuple[tuple[str, str | Callable[[Entry], Any], str], ...] = (
     ("Context", "context_length", ""),
     ("Sparsity", lambda entry: budget_shown(entry), ""),
     ("Realised", "realised_sparsity", ".3f"),
-    ("Perplexity", lambda entry: interval(entry, "perplexity") or _reason(str(entry["error"])), ".3f"),
+    ("Perplexity", lambda entry: interval(entry, "perplexity") or in_short(str(entry["error"])), ".3f"),
     (f"Perplexity{GROUP}", "group", ""),
     ("Clusters", lambda entry: entry.get("clusters"), ""),
     ("Δ vs dense %", lambda entry: percent(interval(entry, "delta_vs_dense")), ".2f"),
@@ -221,12 +221,6 @@ def budget_shown(entry: Entry) -> str:
 
 def budget_words(budget: Budget) -> str:
     return f"k={budget.slots}" if budget.slots is not None else f"{budget.sparsity:g}"
-
-
-def _reason(error: str) -> str:
-    """Shorten an error for a table: the message up to its details, without the error's class."""
-    said = re.sub(r"^[\w.]+(?:Error|Exception|Interrupt|Small): ", "", error).partition(":")[0]
-    return said if len(said) <= 60 else said[:57] + "..."
 
 
 def percent(found: Interval | None) -> Interval | None:

@@ -23,7 +23,7 @@ from assay.models.causal_lm import sparse_lanes
 from assay.models.generation import Generated, generate
 from assay.report.draw import filled
 from assay.report.rows import Row
-from assay.studies.perplexity.cells import budget_of, error_of, is_dense
+from assay.studies.perplexity.cells import budget_of, error_of, in_short, is_dense
 from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.figures import budget_words
 from assay.studies.perplexity.scoring import Scorer
@@ -147,7 +147,7 @@ def _line(row: Row, dense: Row | None, sweeps: Sweeps) -> dict[str, Any]:
         "Sparsity": budget_words(budget_of(row)),
     }
     if reason := error_of(row):
-        return head | {"Tokens/s": reason.partition(":")[0]}
+        return head | {"Tokens/s": in_short(reason)}
     record = row.records[0]
     metrics, cost = record.metrics, record.cost
     same = None if dense is None else _same(metrics["generated"], dense.records[0].metrics["generated"])

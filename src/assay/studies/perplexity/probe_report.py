@@ -12,7 +12,7 @@ from assay.metrics.intervals import Interval, wilson
 from assay.report.charts import heatmap
 from assay.report.draw import filled
 from assay.report.rows import Row
-from assay.studies.perplexity.cells import after_prefix, budget_of, by_fact, error, facts, is_dense, sums
+from assay.studies.perplexity.cells import after_prefix, budget_of, by_fact, error, facts, in_short, is_dense, sums
 from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.figures import budget_words
 from assay.studies.perplexity.probing import PROBE
@@ -77,7 +77,7 @@ def _line(cell: Row, dense: Row | None, floor: Row | None, sweeps: Sweeps) -> di
         "Sparsity": budget_words(budget_of(cell)),
     }
     if reason := error(cell):
-        return head | {"Nats/token": reason.partition(":")[0]}
+        return head | {"Nats/token": in_short(reason)}
     nll, tokens, right, exact = sums(cell, "nll", "tokens", "right", "exact")
     line: dict[str, Any] = head | {
         "Nats/token": ratio(nll, tokens),

@@ -95,8 +95,8 @@ SGD: Mapping[str, Any] = {
 OVER = tuple(
     Check(what=what, short=short, measure=partial(_times, metric=metric, one=C, other=STANDARD), **wanted)  # type: ignore[arg-type]
     for what, short, metric, wanted in (
-        ("normalised reconstruction MSE, as a multiple of the standard one's", "reconstruction MSE over the other's",
-         "normalized_reconstruction_mse", {"at_most": 1.25}),
+        ("normalised reconstruction MSE, as a multiple of the standard one's",
+         "reconstruction MSE by W^T over the other's", "normalized_reconstruction_mse", {"at_most": 1.25}),
         ("unexplained variance by a ridge decoder fitted to each frozen code, as a multiple",
          "unexplained variance over the other's", "fvu", {"at_most": 1.25}),
         ("active units, as a multiple of the standard one's", "", "l0_sparsity", {"target": 1, "tolerance": 0.25}),

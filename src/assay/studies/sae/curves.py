@@ -95,7 +95,7 @@ def _label(spec: Mapping[str, Any]) -> str:
         return str(spec["name"])
 
 
-def _level_option(row: Row) -> str | None:
+def level_option(row: Row) -> str | None:
     """Return the option of the row's coder that sets how many units are active; None without one, and where this
     command was not given the coder's file."""
     try:
@@ -106,7 +106,7 @@ def _level_option(row: Row) -> str | None:
 
 def _curve(row: Row) -> str:
     """Names the coder without its level."""
-    spec, level = row.options["coder"], _level_option(row)
+    spec, level = row.options["coder"], level_option(row)
     if level is None:
         return row.label
     return _label({**spec, level: to_json(getattr(type(sparse_coders.load(spec))(), level))})
@@ -139,7 +139,7 @@ def at_equal_l0(found: Sequence[Row], target: float) -> dict[str, Row]:
     """Reads each curve at the target, if it reaches there, by the curve's label. A single level is read where it has
     that many units, of a coder that has an option for them: PCA's units are always active."""
     curves = grouped(found, lambda row: row.label)
-    some = {label: levels for label, levels in curves.items() if len(levels) > 1 or _level_option(levels[0])}
+    some = {label: levels for label, levels in curves.items() if len(levels) > 1 or level_option(levels[0])}
     read = {label: at_l0(levels, target) for label, levels in some.items()}
     return {label: row for label, row in read.items() if row is not None}
 

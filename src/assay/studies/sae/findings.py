@@ -9,7 +9,7 @@ from assay.metrics.intervals import Interval, paired_difference
 from assay.report.draw import Column
 from assay.report.rows import Row
 from assay.report.sentences import Measure, across, compared
-from assay.studies.sae.curves import l0
+from assay.studies.sae.curves import l0, level_option
 
 FVU = Measure("variance unexplained (FVU)", "fvu", ".3f", lower=True)
 PROBE = Measure("probe accuracy", "probe_accuracy", ".4f", share=True)
@@ -33,7 +33,8 @@ def say(reached: Sequence[Sequence[Row]], planted: Sequence[Row], levels: Sequen
         return
     span = f"{targets[0]:g} to {targets[-1]:g}" if len(targets) > 1 else f"{targets[0]:g}"
     there = {row.label for rivals in contests.values() for row in rivals}
-    absent = {label: rows for label, rows in grouped(levels, lambda row: row.label).items() if label not in there}
+    choosable = grouped([row for row in levels if level_option(row)], lambda row: row.label)
+    absent = {label: rows for label, rows in choosable.items() if label not in there}
     beside = f" In no comparison, for want of a level near these: {_ranges(absent)}." if absent else ""
     for measure, chart in ((FVU, "fvu_by_l0"), (PROBE, "probe_accuracy_by_l0")):
         runs = f"each coder at {span} active units"

@@ -25,7 +25,8 @@ from assay.studies.sae.planted import planted, planted_tables
 from assay.studies.sae.weights import WEIGHTS, weights
 
 NOTE = (
-    "All on test rows. L0: active units of a row, by firing. FVU: "
+    "All on test rows, the same for every seed: what other rows would change is in no interval. "
+    "L0: active units of a row, by firing. FVU: "
     "fraction of variance unexplained by a ridge decoder fitted on training rows to the frozen code, the same way for "
     "every coder. lr: the rate most seeds count at; each seed's is the one with "
     "the least FVU on validation rows over the other seeds, a diverged seed being the worst. *: some seed's is at the "
