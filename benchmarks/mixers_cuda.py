@@ -1,9 +1,8 @@
 """How fast each mixer trains and decodes on a GPU: one layer's tokens per second, where its time goes, and `step`.
 
     python benchmarks/mixers_cuda.py [--lengths 256 1024 4096] [--mixers LABEL ...] [--backends triton torch fla]
-                                     [--only kda,rwkv7]
-                                     [--check] [--parts NAME ...] [--no-decode] [--without PART ...] [--limit S]
-                                     [--json FILE]
+                                     [--only kda,rwkv7] [--check] [--parts NAME ...] [--no-decode] [--json FILE]
+                                     [--without PART ...] [--limit S]
 
 train    one layer of width 256 with 4 heads on 32,768 tokens, forward and backward, bf16 autocast, as a CUDA graph:
          tokens per second, and over attention's
@@ -64,41 +63,21 @@ MIXERS = (
     "mesa:num_heads=4",
 )
 """Attention is first: the others are compared with it. Mesa is last: it is slow, and may be left out for time."""
-PARTS = (
-    "gated_linear_attn",
-    "retention",
-    "mamba2",
-    "delta_net",
-    "gated_delta_net",
-    "linear_attention",
-    "sliding_window",
-)
+PARTS = ("gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_net", "linear_attention",
+         "sliding_window")  # fmt: skip
 KERNELS = {
     "products": ("gemm", "nvjet", "cutlass", "cublas", "wgmma", "splitk"),
     "heads": ("_written", "_slopes", "_convolved", "_weights", "_replaced", "_features"),
-    "scan": (
-        "cumulate",
-        "overlaps",
-        "solve",
-        "written",
-        "carry",
-        "outputs",
-        "slopes",
-        "_taylor",
-        "_window",
-        "pulled",
-        "passed",
-    ),
+    "scan": ("cumulate", "overlaps", "solve", "written", "carry", "outputs", "slopes", "_taylor", "_window", "pulled",
+             "passed"),
     "norm and gate": ("_read", "_gated_normed", "_recalled", "_held"),
     "decays": ("_gates",),
-}
+}  # fmt: skip
 """Parts of a layer by what the names of their kernels hold; the first part that fits. "rest" is everything else."""
 UNGRAPHED = ("mesa",)
 """Mixers that are not captured: Cholesky's batched solver allocates memory of its own."""
-CALLS, ROUNDS = 4, 3
-"""Few, for a graph's replay hardly varies."""
-COMPILERS = 17
-"""Processes that compile at once."""
+CALLS, ROUNDS, COMPILERS = 4, 3, 17
+"""Calls and rounds are few, for a graph's replay hardly varies; so many processes compile at once."""
 TRAINING = 0.75
 """Share of the time after that in which training is measured, so that some is left for parts and decoding."""
 

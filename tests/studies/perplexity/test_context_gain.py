@@ -5,8 +5,7 @@ import pytest
 from assay.attention import attention
 from assay.core.run import Record, Run
 from assay.report.rows import Row
-from assay.studies.perplexity.cells import _compared, _recall, cells
-from assay.studies.perplexity.figures import _reason
+from assay.studies.perplexity.cells import _compared, _recall, cells, in_short
 
 TOKENS = [10.0, 20.0] * 12
 
@@ -48,6 +47,6 @@ def test_recall_is_the_loss_of_what_could_be_looked_up() -> None:
 
 
 def test_a_table_says_what_went_wrong_and_not_its_class() -> None:
-    assert _reason("assay.core.errors.UserError: the text is gone: look") == "the text is gone"
-    assert _reason("budget below 4 blocks: cab_v4 with 3") == "budget below 4 blocks"
-    assert _reason("RuntimeError: " + "x" * 80) == "x" * 57 + "..."
+    assert in_short("assay.core.errors.UserError: the text is gone: look") == "the text is gone"
+    assert in_short("budget below 4 blocks: cab_v4 with 3") == "budget below 4 blocks"
+    assert in_short("RuntimeError: " + "x" * 80) == "x" * 57 + "..."
