@@ -120,7 +120,7 @@ def test_a_shipped_record_that_is_deleted_is_no_record(
     cuda = [r for r in shipped.records("icl") if replace(r.run, numerics=next(iter(needed)).numerics) in needed]
     assert len(cuda) == 3
     kept = [record for record in shipped.records("icl") if record.run.id not in [r.run.id for r in cuda[:lost]]]
-    shipped.write(tmp_path / "icl.jsonl.xz", kept)
+    shipped.write(tmp_path, "icl", kept)
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     found = judged("mqar-zoology", claim, Sources(tmp_path / "out"))
     assert found.verdict.word == ("no record" if lost else "reproduced")
@@ -132,8 +132,9 @@ def test_records_are_packed_alike_each_time_without_the_machines_name(tmp_path: 
     assert len({canonical(record.run.options) for record in records}) > 2
     named = [replace(r, provenance=replace(r.provenance, host="a machine of mine")) for r in records]
     for place, some in enumerate((records, named[::-1])):
-        shipped.write(tmp_path / f"{place}.jsonl.xz", some)
-    assert (tmp_path / "0.jsonl.xz").read_bytes() == (tmp_path / "1.jsonl.xz").read_bytes()
+        shipped.write(tmp_path, str(place), some)
+    one, other = (shipped.packed_in(tmp_path, name).read_bytes() for name in "01")
+    assert one == other
     alike = sorted(records, key=lambda record: (canonical(record.run.options), record.run.id))
     assert shipped.records("0", tmp_path) == alike != sorted(records, key=lambda record: record.run.id)
     assert shipped.records("absent", tmp_path) == [] and shipped.measured(tmp_path) == {}
@@ -154,9 +155,13 @@ def test_a_damaged_file_of_records_is_one_message(
     data: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipped, "MOST", 1024)
-    (tmp_path / "icl.jsonl.xz").write_bytes(data)
-    with pytest.raises(UserError, match=f"cannot read the records that ship with assay.*{said}"):
+    shipped.packed_in(tmp_path, "icl").write_bytes(data)
+    with pytest.raises(UserError, match=f"cannot read the records .*{said}") as alone:
         shipped.records("icl", tmp_path)
+    assert "install" not in str(alone.value), "a stranger's card is not mended by that"
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    with pytest.raises(UserError, match=f"{said}.*They ship with assay: install it again"):
+        shipped.records("icl")
 
 
 def sweep_claim(measure: Callable[[Sequence[Record]], Interval | None] = share_perfect, **options: Any) -> Claim:

@@ -94,7 +94,7 @@ def pack(folder: Path, source: Path, records: Records, card: Mapping[str, Any]) 
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / MIXER, read_file(source))
         write_file(folder / CARD, (json.dumps(card, indent=1) + "\n").encode())
-    shipped.write(folder / f"{RECORDS}.jsonl.xz", {record.run.id: record for record in records.values()}.values())
+    shipped.write(folder, RECORDS, {record.run.id: record for record in records.values()}.values())
 
 
 def packed_records(folder: Path) -> dict[str, Record]:

@@ -129,10 +129,7 @@ def _dispatch(words: list[str]) -> int:
     for length in (2, 1):  # `assay sae ablation` is the study sae.ablation
         name = ".".join(words[:length])
         if name in studies.names() and len(words) >= length:
-            code = run_study(name, words[length:])
-            if files and not {"--quiet", "--dry-run", "--help", "-h", "--json"} & {*words}:
-                say(f"a study does not check plug-ins: `assay check {files[0]}` tries what they promise.")
-            return code
+            return run_study(name, words[length:])
     if words[0] in VERBS:
         return VERBS[words[0]](words[1:])
     if own := [entry for entry in studies.entries() if entry.name.startswith(f"{words[0]}.")]:

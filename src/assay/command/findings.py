@@ -204,7 +204,7 @@ def ship(found: Sequence[Finding], folder: Path) -> None:
             needed.setdefault(record.run.id, set()).update(one.claim.series)
         numbers += [entry for judged in (*one.judged, *one.numbers) if (entry := _from_weights(one.name, judged))]
     for study, records_by_id in studies.items():
-        shipped.write(folder / f"{study}.jsonl.xz", (_thin(r, needed[r.run.id]) for r in records_by_id.values()))
+        shipped.write(folder, study, (_thin(r, needed[r.run.id]) for r in records_by_id.values()))
     with disk_errors(folder):
         unique = {json.dumps(entry): entry for entry in numbers}
         write_file(folder / shipped.MEASURED, (json.dumps(list(unique.values()), indent=1) + "\n").encode())

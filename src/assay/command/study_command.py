@@ -21,6 +21,7 @@ from assay.contracts.base import has_contract, made
 from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.declared import declared
 from assay.core.errors import UserError
+from assay.core.foreign import loaded_sources
 from assay.core.plan import assign, parse_grid
 from assay.core.plugin import registries
 from assay.core.study import Reading, Study
@@ -212,6 +213,8 @@ def _prog(cls: type[Any]) -> str:
 def _compute(session: Session, shell: Shell) -> Results:
     if not shell.quiet:
         say(session.describe())
+        for source in loaded_sources():
+            say(f"a study does not check plug-ins: `assay check {source.path}` tries what they promise.")
     asks = session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet)
     if asks and sys.stdin.isatty() and sys.stdout.isatty():
         seconds = session.seconds_left()

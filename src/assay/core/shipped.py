@@ -27,13 +27,14 @@ MOST = 2**28
 
 def records(study: str, folder: Path | None = None) -> list[Record]:
     """The records of a study that ship, none where there is no file."""
-    path = (folder or FOLDER) / f"{study}.jsonl.xz"
+    path = packed_in(folder or FOLDER, study)
     try:
         return list(_parsed(read_plain(path, LARGEST), path))
     except FileNotFoundError:
         return []
     except (OSError, lzma.LZMAError, ValueError) as error:
-        raise UserError(f"cannot read the records that ship with assay, {path}: {error}. Install it again.") from None
+        advice = " They ship with assay: install it again." if folder is None else ""
+        raise UserError(f"cannot read the records {path}: {error}.{advice}") from None
 
 
 @lru_cache(maxsize=16)
@@ -53,14 +54,20 @@ def _unpacked(packed: bytes) -> bytes:
     return found
 
 
-def write(path: Path, found: Iterable[Record]) -> None:
-    """Pack records, without the name of the machine that computed them and without the hashes of files, which do not
-    ship. The same records give the same bytes, and those with like options lie together, which takes a sixth off."""
+def packed_in(folder: Path, study: str) -> Path:
+    return folder / f"{study}.jsonl.xz"
+
+
+def write(folder: Path, study: str, found: Iterable[Record]) -> None:
+    """Pack records into a folder, without the name of the machine that computed them and without the hashes of files,
+    which do not ship. The same records give the same bytes, and those with like options lie together, which takes a
+    sixth off."""
     bare = (replace(record, artifacts=(), files={}, provenance=replace(record.provenance, host="")) for record in found)
     alike = sorted(bare, key=lambda record: (canonical(record.run.options), record.run.id))
     lines = [canonical(record.to_json()) for record in alike]
-    with disk_errors(path):
-        write_file(path, lzma.compress("".join(f"{line}\n" for line in lines).encode(), preset=9 | lzma.PRESET_EXTREME))
+    packed = lzma.compress("".join(f"{line}\n" for line in lines).encode(), preset=9 | lzma.PRESET_EXTREME)
+    with disk_errors(path := packed_in(folder, study)):
+        write_file(path, packed)
 
 
 def add(study: str, folder: Path, found: Iterable[Record]) -> None:
@@ -68,7 +75,7 @@ def add(study: str, folder: Path, found: Iterable[Record]) -> None:
     one run the new record is kept."""
     new = (record for record in found if record.status != "failed")
     merged = {record.run.id: record for record in (*records(study, folder), *new)}
-    write(folder / f"{study}.jsonl.xz", merged.values())
+    write(folder, study, merged.values())
 
 
 SERIES = ("curve", "history")

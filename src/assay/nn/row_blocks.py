@@ -1,15 +1,29 @@
 """Blocks of rows of one head, in kernels of attention: heads are (batch, heads, time, d) with any strides but of the
 last axis."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from assay.nn.chunk_sizes import Folded
+
 ROWS = 64
 """Tokens of a block."""
 LENGTHS = ["heads", "time"]
 """Arguments whose values no kernel is compiled for."""
+
+
+class Attention(Folded):
+    """Base of (q, k, v, options) -> (o, a number of each row, which has no slope)."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        q, k, v, *ctx.options = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(q, k, v, *output)
 
 
 def room(x: Tensor) -> Tensor:

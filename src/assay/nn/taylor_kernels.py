@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn.axes import Read
-from assay.nn.chunk_sizes import Folded, single_products
+from assay.nn.chunk_sizes import single_products
 from assay.nn.head_blocks import Heads, dense
-from assay.nn.row_blocks import LENGTHS, ROWS, head_of, put_rows, room, rows_of, strides
+from assay.nn.row_blocks import LENGTHS, ROWS, Attention, head_of, put_rows, room, rows_of, strides
 
 
 def taylor_attention(q: Heads, k: Heads, v: Read, *, floor: float) -> Read:
@@ -29,7 +29,7 @@ def taylor_attention(q: Heads, k: Heads, v: Read, *, floor: float) -> Read:
         return _Taylor.apply(q, k, v, floor, single_products(q))[0]
 
 
-class _Taylor(Folded):
+class _Taylor(Attention):
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, floor: float, dot: str) -> tuple[Tensor, Tensor]:
         run = _Run(q, k, v, dot)
@@ -40,16 +40,10 @@ class _Taylor(Folded):
         return o, n
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        q, k, v, _, ctx.dot = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(q, k, v, *output)
-
-    @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_o: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         q, k, v, o, n = ctx.saved_tensors
-        run = _Run(q, k, v, ctx.dot)
+        run = _Run(q, k, v, ctx.options[-1])
         d_o, n = dense(d_o), n.contiguous()
         along = torch.empty_like(n)
         dq, dk, dv = (room(x) for x in (q, k, v))

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn.axes import Read
-from assay.nn.chunk_sizes import Folded, single_products
+from assay.nn.chunk_sizes import single_products
 from assay.nn.head_blocks import Heads, dense
-from assay.nn.row_blocks import LENGTHS, ROWS, head_of, put_rows, room, rows_of, strides
+from assay.nn.row_blocks import LENGTHS, ROWS, Attention, head_of, put_rows, room, rows_of, strides
 
 LOWEST = tl.constexpr(-1e30)
 """Stands for minus infinity, which less itself would be no number."""
@@ -32,7 +32,7 @@ def attention_in_window(q: Heads, k: Heads, v: Read, *, window: int) -> Read:
         return _Window.apply(q, k, v, window, q.shape[-1] ** -0.5, single_products(q))[0]
 
 
-class _Window(Folded):
+class _Window(Attention):
     """(q, k, v, window, scale, products) -> (o, l)"""
 
     @staticmethod
@@ -41,12 +41,6 @@ class _Window(Folded):
         o, logs = room(v), torch.empty(v.shape[:3], device=v.device, dtype=torch.float32)
         _window_read[run.grid](run.q, run.k, run.v, o, logs, *strides(run.q, run.k, run.v, o), *run.sizes, **run.kinds)
         return o, logs
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        q, k, v, *ctx.options = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(q, k, v, *output)
 
     @staticmethod
     @once_differentiable

@@ -50,3 +50,7 @@ def test_a_table_says_what_went_wrong_and_not_its_class() -> None:
     assert in_short("assay.core.errors.UserError: the text is gone: look") == "the text is gone"
     assert in_short("budget below 4 blocks: cab_v4 with 3") == "budget below 4 blocks"
     assert in_short("RuntimeError: " + "x" * 80) == "x" * 57 + "..."
+    assert (
+        in_short("assay.attention.checks.MethodFault: mine:k=2, h2o: scores must be finite.")
+        == "scores must be finite."
+    )

@@ -88,7 +88,7 @@ def shipped_from(toy: Path, cli: Cli, change: Callable[[Record], Record] = lambd
     ]
     assert len({record.run.id for record in moved}) == 2 * (1 + 2 * len(FIELD[1:]))
     (toy / "ships").mkdir()
-    shipped.write(toy / "ships" / f"{methods.SHIPPED}.jsonl.xz", moved)
+    shipped.write(toy / "ships", methods.SHIPPED, moved)
 
 
 def test_a_twin_is_level_with_its_model_and_the_field_is_not_computed_again(
@@ -142,8 +142,7 @@ def test_shipped_rows_are_not_ranked_where_dense_attention_differs(toy: Path, cl
         sums = dict(record.metrics["sums"])
         return replace(record, metrics={**record.metrics, "sums": {**sums, "tokens": [1 + n for n in sums["tokens"]]}})
 
-    ships = toy / "ships" / f"{methods.SHIPPED}.jsonl.xz"
-    shipped.write(ships, [longer(record) for record in shipped.records(methods.SHIPPED)])
+    shipped.write(toy / "ships", methods.SHIPPED, [longer(record) for record in shipped.records(methods.SHIPPED)])
     code, out, err = cli("card", "loudest.py", *HERE, "--json")
     assert code == 0 and "Infinity" not in out, err
     told = {"gap": None, "why": "dense attention read other documents here", "agree": False}

@@ -7,7 +7,6 @@ import pytest
 from perplexity_commands import PLACE
 
 from assay.studies.perplexity import scoring
-from assay.studies.perplexity.cells import in_short
 
 METHODS = """
 from dataclasses import dataclass
@@ -88,7 +87,6 @@ def test_a_method_whose_scores_are_no_numbers_fails_alone_and_says_so(tiny, text
     for name, said in BROKEN.items():
         cell = documents[1][name]["sparsity_sweep"]["0.5"]
         assert cell["perplexity"] is None and said in cell["error"], cell
-    assert in_short("assay.attention.checks.MethodFault: mine:k=2: scores must be finite.") == "scores must be finite."
 
 
 @pytest.mark.usefixtures("undrawn")

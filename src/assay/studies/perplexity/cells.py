@@ -109,8 +109,7 @@ def error_of(cell: Row) -> str | None:
 def in_short(error: str) -> str:
     """Shorten an error for a table: the message up to its details, without the error's class, and without the method,
     which stands beside it."""
-    bare = re.sub(r"^[\w.]+MethodFault: \S+: ", "", error)
-    said = re.sub(r"^[\w.]+(?:Error|Exception|Interrupt|Small): ", "", bare).partition(":")[0]
+    said = re.sub(r"^[\w.]+(?:Error|Exception|Interrupt|Small|MethodFault: .*?): ", "", error).partition(":")[0]
     return said if len(said) <= 60 else said[:57] + "..."
 
 
