@@ -102,12 +102,11 @@ class MatrixMemory(MixerModule):
         """`_written` with one projection: linear layers one after the other are one linear layer."""
         heads, maps = self.heads, cast(tuple[ElementwiseProduct, ElementwiseProduct], (self.query_map, self.key_map))
         *of_heads, values = heads.qkv.weight.split(heads.sizes)
-        with torch.autocast(x.device.type, enabled=False):
-            factors = [
-                (layer.weight @ weight.unflatten(0, (heads.heads, -1))).flatten(0, 1)
-                for weight, both in zip(of_heads, maps, strict=True)
-                for layer in (both.one, both.other)
-            ]
+        factors = [
+            (layer.weight @ weight.unflatten(0, (heads.heads, -1))).flatten(0, 1)
+            for weight, both in zip(of_heads, maps, strict=True)
+            for layer in (both.one, both.other)
+        ]
         projected = linear(x, torch.cat([*factors, values]))
         biases = torch.stack([layer.bias for both in maps for layer in (both.one, both.other)])
         return feature_kernels.features(projected, biases, heads=heads.heads, scale=heads.key_dim**-0.5)

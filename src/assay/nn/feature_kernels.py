@@ -11,13 +11,14 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn.axes import Read
+from assay.nn.fused import Part, Plan
 from assay.nn.head_blocks import Heads, Inner, Kernels, block_of
+from assay.nn.head_kernels import Run
 
 NUMBERS = 2048
 """Numbers in a block of rows of one head."""
@@ -42,7 +43,8 @@ class _Features(Kernels):
         _features[(models * sequences * heads, triton.cdiv(time, rows), 2)](
             x, biases.contiguous(), y, y.stride(0), sequences, heads, time, d, channels, scale, width, rows
         )
-        return y[0], y[1], rearrange(x[..., 4 * heads * d :], "m b t (h d) -> m b h t d", h=heads).contiguous()
+        run, values = _values(x, heads, d)
+        return y[0], y[1], run.written(values)
 
     @staticmethod
     @once_differentiable
@@ -53,13 +55,20 @@ class _Features(Kernels):
         blocks = triton.cdiv(time, rows)
         programs = min(PROGRAMS, sequences * blocks)
         dx, sums = torch.empty_like(x), torch.empty(models, 4, d, heads * programs, device=x.device)
-        dx[..., 4 * heads * d :] = rearrange(d_v, "m b h t d -> m b t (h d)")
+        run, values = _values(x, heads, d)
+        run.slopes_of(values, d_v, dx, sums)
         for part, slope in enumerate((d_q, d_k)):
             _features_back[(programs, heads, models)](
                 x, biases.contiguous(), slope.contiguous(), dx, sums, sequences, blocks, time, d, channels,
                 1.0 if part else scale, part, width, rows,
             )  # fmt: skip
         return dx, sums.sum(dim=-1).to(biases.dtype), None, None
+
+
+def _values(x: Tensor, heads: int, d: int) -> tuple[Run, Part]:
+    """Return the kernels that move values, which pass as they are, to their heads and back, and which these are."""
+    values = Part(4 * heads * d, heads, (x.shape[-1] - 4 * heads * d) // heads)
+    return Run(x, None, None, None, None, Plan((values,), swish=False)), values
 
 
 @triton.jit

@@ -50,16 +50,16 @@ class _Heads(Kernels):
     def forward(
         x: Tensor, weight: Tensor | None, bias: Tensor | None, cos: Tensor | None, sin: Tensor | None, plan: Plan
     ) -> tuple[Tensor, ...]:
-        run = _Run(x, weight, bias, cos, sin, plan)
+        run = Run(x, weight, bias, cos, sin, plan)
         return (*(run.written(part) for part in plan.parts), run.x[..., plan.channels :].clone())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_Run(*ctx.saved_tensors, *ctx.options).backward(*slopes), None, None, None)
+        return (*Run(*ctx.saved_tensors, *ctx.options).backward(*slopes), None, None, None)
 
 
-class _Run:
+class Run:
     """Sizes and launches of the kernels for one set of tensors."""
 
     def __init__(
@@ -87,6 +87,19 @@ class _Run:
         _written[grid](self.x, *self.read, y, *sizes, part.scale, **options)
         return y
 
+    def slopes_of(self, part: Part, slope: Tensor, dh: Tensor, sums: Tensor) -> None:
+        """Write the slopes of h and the sums for weights and bias."""
+        options = self.options(part, NUMBERS_BACK)
+        blocks = triton.cdiv(self.time, options["ROWS"])
+        programs = min(PROGRAMS, self.sequences * blocks)
+        sizes = (self.sequences, blocks, self.time, part.d, self.channels, dh.shape[-1], self.plan.channels, part.start)
+        _slopes[(programs, part.heads, self.models)](
+            self.x, *self.read, slope.contiguous(), dh, sums, *sizes, PROGRAMS, part.scale,
+            **options,
+        )  # fmt: skip
+        if self.taps and programs < PROGRAMS:
+            sums[:, programs:, part.start : part.start + part.heads * part.d] = 0
+
     def backward(self, *slopes: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         own, rest = self.plan.channels, slopes[-1]
         dx = torch.empty_like(self.x)
@@ -97,16 +110,7 @@ class _Run:
         kinds = self.taps + (self.bias is not None)
         sums = self.x.new_empty(self.models, PROGRAMS, own, kinds, dtype=torch.float32)
         for part, slope in zip(self.plan.parts, slopes[:-1], strict=True):
-            options = self.options(part, NUMBERS_BACK)
-            blocks = triton.cdiv(self.time, options["ROWS"])
-            programs = min(PROGRAMS, self.sequences * blocks)
-            sizes = (self.sequences, blocks, self.time, part.d, self.channels, dh.shape[-1], own, part.start)
-            _slopes[(programs, part.heads, self.models)](
-                self.x, *self.read, slope.contiguous(), dh, sums, *sizes, PROGRAMS, part.scale,
-                **options,
-            )  # fmt: skip
-            if self.taps and programs < PROGRAMS:
-                sums[:, programs:, part.start : part.start + part.heads * part.d] = 0
+            self.slopes_of(part, slope, dh, sums)
         if self.weight is None:
             return dx, None, None
         correlate(dh, self.weight, dx, back=True)
