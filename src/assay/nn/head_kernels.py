@@ -4,8 +4,8 @@
 
 The projection is (models, sequences, time, channels); heads are written as (models, sequences, heads, time, d), as the
 scans read them. Sums are float32, results have the dtype of the projection. Channels beyond the heads' are returned as
-they are. Backward, `_slopes` makes the slopes of h, with the sums for weights and bias, and convolution_kernels.py
-those of x.
+they are. A row of a block walks along a stretch of tokens, and carries what the convolution sees: x is loaded once, and
+backward a slope of x is whole when the tokens after it have added to it.
 """
 
 from typing import Any
@@ -17,14 +17,15 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from assay.nn.convolution_kernels import correlate
 from assay.nn.fused import Part, Plan
 from assay.nn.head_blocks import Kernels, also, block_of, nothing
 
-NUMBERS = 2048
-"""Numbers in a block of rows of one head."""
-NUMBERS_BACK = 1024
-"""The same in the backward pass, where a program keeps a sum for each number and weight."""
+NUMBERS = 512
+"""Numbers in a block of rows of one head: each row is a token of another stretch, and walks along that."""
+TOKENS = 4
+"""Tokens of a stretch that are loaded at once."""
+STRETCH, STRETCH_BACK = 16, 32
+"""Tokens of a stretch at most. In the backward pass each has as many more to see as a convolution has before it."""
 PROGRAMS = 256
 """Programs that share the tokens of a model in the sums for the weights' gradient."""
 
@@ -74,49 +75,58 @@ class Run:
         # What is not there is not read either, but a kernel takes no None beside tensors of other calls.
         self.read = [x if given is None else given for given in (self.weight, self.bias, cos, sin)]
 
-    def options(self, part: Part, numbers: int) -> dict[str, Any]:
-        width, rows = block_of(part.d, numbers=numbers)
-        way = {"SWISH": self.plan.swish, "UNIT": part.unit, "ROTARY": part.rotary, "BIASED": self.bias is not None}
-        return {"WIDTH": width, "ROWS": rows, "TAPS": self.taps, **way}
+    def options(self, part: Part) -> dict[str, Any]:
+        width, rows = block_of(part.d, numbers=NUMBERS)
+        way = {"SWISH": self.plan.swish, "UNIT": part.unit, "ROTARY": part.rotary, "SCALED": part.scale != 1.0}
+        shape = {"WIDTH": width, "ROWS": rows, "TOKENS": TOKENS, "TAPS": self.taps, "BIASED": self.bias is not None}
+        return {**shape, **way}
+
+    def cut(self, part: Part, longest: int) -> tuple[int, tuple[int, ...]]:
+        """Return the blocks of a model's stretches of up to so many tokens, and the sizes that the kernels take."""
+        length = TOKENS * triton.cdiv(self.time, TOKENS * triton.cdiv(self.time, longest))
+        stretches = triton.cdiv(self.time, length)
+        blocks = triton.cdiv(self.sequences * stretches, block_of(part.d, numbers=NUMBERS)[1])
+        sizes = (part.d, self.channels, self.plan.channels, part.start)
+        return blocks, (self.sequences, stretches, length, self.time, *sizes)
 
     def written(self, part: Part) -> Tensor:
-        options = self.options(part, NUMBERS)
+        blocks, sizes = self.cut(part, STRETCH)
         y = self.x.new_empty(self.models, self.sequences, part.heads, self.time, part.d)
-        grid = (self.models * self.sequences * part.heads, triton.cdiv(self.time, options["ROWS"]))
-        sizes = (self.sequences, part.heads, self.time, part.d, self.channels, self.plan.channels, part.start)
-        _written[grid](self.x, *self.read, y, *sizes, part.scale, **options)
+        _written[(blocks, part.heads, self.models)](self.x, *self.read, y, *sizes, part.scale, **self.options(part))
         return y
 
-    def slopes_of(self, part: Part, slope: Tensor, dh: Tensor, sums: Tensor) -> None:
-        """Write the slopes of h and the sums for weights and bias."""
-        options = self.options(part, NUMBERS_BACK)
-        blocks = triton.cdiv(self.time, options["ROWS"])
-        programs = min(PROGRAMS, self.sequences * blocks)
-        sizes = (self.sequences, blocks, self.time, part.d, self.channels, dh.shape[-1], self.plan.channels, part.start)
-        _slopes[(programs, part.heads, self.models)](
-            self.x, *self.read, slope.contiguous(), dh, sums, *sizes, PROGRAMS, part.scale,
-            **options,
-        )  # fmt: skip
-        if self.taps and programs < PROGRAMS:
-            sums[:, programs:, part.start : part.start + part.heads * part.d] = 0
+    def programs(self) -> int:
+        """Return how many programs share the tokens of a model, for each head of every part."""
+        return min(PROGRAMS, max(self.cut(part, STRETCH_BACK)[0] for part in self.plan.parts))
+
+    def slopes_of(self, part: Part, slope: Tensor, dx: Tensor, sums: Tensor) -> None:
+        """Write the slopes of x, and the sums for weights and bias, if there are any."""
+        blocks, sizes = self.cut(part, STRETCH_BACK)
+        _slopes[(self.programs(), part.heads, self.models)](
+            self.x, *self.read, slope.contiguous(), dx, sums, blocks, *sizes, part.scale, **self.options(part)
+        )
 
     def backward(self, *slopes: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         own, rest = self.plan.channels, slopes[-1]
         dx = torch.empty_like(self.x)
         if own < self.channels:
             dx[..., own:] = rest
-        # Without a convolution the slopes of h are those of x.
-        dh = self.x.new_empty(*self.x.shape[:-1], own) if self.taps else dx
         kinds = self.taps + (self.bias is not None)
-        sums = self.x.new_empty(self.models, PROGRAMS, own, kinds, dtype=torch.float32)
+        sums = self.x.new_empty(self.models, self.programs(), own, kinds, dtype=torch.float32)
         for part, slope in zip(self.plan.parts, slopes[:-1], strict=True):
-            self.slopes_of(part, slope, dh, sums)
+            self.slopes_of(part, slope, dx, sums)
         if self.weight is None:
             return dx, None, None
-        correlate(dh, self.weight, dx, back=True)
         total = sums.sum(dim=1)
         d_bias = None if self.bias is None else total[..., -1].to(self.bias.dtype)
         return dx, total[..., : self.taps].to(self.weight.dtype), d_bias
+
+
+@triton.jit
+def _sigmoid(x):
+    """1 / (1 + e^-x): the square of 1 / sqrt is one instruction more than that, a division is eight."""
+    over = tl.rsqrt(1.0 + tl.exp2(-1.4426950408889634 * x))
+    return over * over
 
 
 @triton.jit
@@ -124,125 +134,238 @@ def _taps(weight, columns, inside, convolved, TAPS: tl.constexpr):
     """Load the weights of some channels, tap by tap: once for all rows of a program."""
     found = ()
     for i in tl.static_range(TAPS):
-        tap = tl.load(weight + i * convolved + columns, mask=inside, other=0.0).to(tl.float32)
-        found = also(found, tap[None, :])
+        found = also(found, tl.load(weight + i * convolved + columns, mask=inside, other=0.0).to(tl.float32)[None, :])
     return found
 
 
 @triton.jit
-def _seen(x, rows, columns, inside, time, channels, TAPS: tl.constexpr):
-    """Load x at some tokens and channels, tap by tap, zeros outside; without a convolution x itself."""
+def _before(x, first, row, inside, TAPS: tl.constexpr):
+    """Load what the convolution sees of the tokens before every stretch, zeros before a sequence."""
     found = ()
-    for i in tl.static_range(TAPS if TAPS > 0 else 1):
-        at = rows + (i - TAPS + 1 if TAPS > 0 else 0)
-        here = ((at >= 0) & (at < time))[:, None] & inside[None, :]
-        given = tl.load(x + at[:, None] * channels + columns[None, :], mask=here, other=0.0).to(tl.float32)
-        found = also(found, given)
+    for i in tl.static_range(TAPS - 1 if TAPS > 0 else 0):
+        here = (first >= TAPS - 1 - i)[:, None] & inside
+        found = also(found, tl.load(x + (i - TAPS + 1) * row, mask=here, other=0.0).to(tl.float32))
     return found
 
 
 @triton.jit
-def _convolved(seen, taps, bias, columns, inside, TAPS: tl.constexpr, BIASED: tl.constexpr):
-    """Return h before its SiLU at some tokens and channels."""
-    found = seen[0]
+def _next(x, step, left, row, inside, TOKENS: tl.constexpr):
+    """Load the next tokens of every stretch, zeros where none are left: all at once, so that none waits for another."""
+    found = ()
+    for i in tl.static_range(TOKENS):
+        here = (step + i < left)[:, None] & inside
+        found = also(found, tl.load(x + i * row, mask=here, other=0.0).to(tl.float32))
+    return found
+
+
+@triton.jit
+def _latest(seen, TAPS: tl.constexpr, TOKENS: tl.constexpr):
+    """Keep what the convolution sees of the next tokens."""
+    found = ()
+    for i in tl.static_range(TAPS - 1 if TAPS > 0 else 0):
+        found = also(found, seen[TOKENS + i])
+    return found
+
+
+@triton.jit
+def _convolved(seen, taps, shift, TOKEN: tl.constexpr, TAPS: tl.constexpr):
+    """Return h before its SiLU at one of some tokens."""
     if TAPS > 0:
-        found = found * taps[0]
+        found = seen[TOKEN] * taps[0] + shift
         for i in tl.static_range(1, TAPS):
-            found += seen[i] * taps[i]
-    if BIASED:
-        found += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+            found += seen[TOKEN + i] * taps[i]
+    else:
+        found = seen[TOKEN] + shift
     return found
 
 
 @triton.jit
-def _turn(table, rows, place, inside, time, half):
+def _shift(bias, columns, inside, BIASED: tl.constexpr):
+    return tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)[None, :] if BIASED else 0.0
+
+
+@triton.jit
+def _turn(table, rows, here, place, half):
     """Load cosines or sines of rotary positions for both halves of the channels."""
-    here = (rows < time)[:, None] & inside[None, :]
     return tl.load(table + rows[:, None] * half + place[None, :], mask=here, other=0.0)
 
 
-@triton.jit(do_not_specialize=["sequences", "time"])
-def _written(x, weight, bias, cos, sin, y, sequences, heads, time, d, channels, convolved, start, scale,
-             WIDTH: tl.constexpr, ROWS: tl.constexpr, TAPS: tl.constexpr, SWISH: tl.constexpr, UNIT: tl.constexpr,
-             ROTARY: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
-    program = tl.program_id(0).to(tl.int64)
-    sequence, head = program // heads, program % heads
-    rows, own = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    inside = own < d
-    x += sequence * time * channels
-    weight += (sequence // sequences) * convolved * TAPS
-    bias += (sequence // sequences) * convolved
-    first = start + head * d
-    taps = _taps(weight, first + own, inside, convolved, TAPS)
-    seen = _seen(x, rows, first + own, inside, time, channels, TAPS)
-    h = _convolved(seen, taps, bias, first + own, inside, TAPS, BIASED)
-    if SWISH:
-        h = h * tl.sigmoid(h)
-    if UNIT:
-        h = h * tl.rsqrt(tl.sum(h * h, axis=1) + 1e-6)[:, None]
+@triton.jit
+def _halves(own, d):
+    """Return where the angle of each channel stands, the channel that it is turned with, and the sign of that one."""
+    half = d // 2
+    upper = own >= half
+    partner = tl.where(upper, own - half, own + half)
+    return tl.where(upper, partner, own), partner, tl.where(upper, 1.0, -1.0)[None, :]
+
+
+@triton.jit
+def _stretch(block, sequences, stretches, length, time, ROWS: tl.constexpr):
+    """Return the sequence of each row's stretch among a model's, its first token, and the tokens from that one on."""
+    row = block * ROWS + tl.arange(0, ROWS)
+    first = row % stretches * length
+    return row // stretches, first, tl.where(row < sequences * stretches, time - first, 0)
+
+
+@triton.jit(do_not_specialize=["sequences", "stretches", "length", "time"])
+def _written(x, weight, bias, cos, sin, y, sequences, stretches, length, time, d, channels, convolved, start, scale,
+             WIDTH: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, TAPS: tl.constexpr, SWISH: tl.constexpr,
+             UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr):  # fmt: skip
+    head, model = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    own = tl.arange(0, WIDTH)
+    inside = (own < d)[None, :]
+    sequence, first, left = _stretch(tl.program_id(0), sequences, stretches, length, time, ROWS)
+    there = (left > 0)[:, None] & inside
+    left = tl.minimum(left, length)
+    weight += model * convolved * TAPS + start + head * d
+    bias += model * convolved + start + head * d
+    taps, shift = _taps(weight, own, own < d, convolved, TAPS), _shift(bias, own, own < d, BIASED)
+    sequence = model * sequences + sequence
+    row, wide = tl.cast(d, tl.int64), tl.cast(channels, tl.int64)
+    x += ((sequence * time + first) * channels + start + head * d)[:, None]
+    given = x + own[None, :]
+    to = y + (((sequence * tl.num_programs(1) + head) * time + first) * d)[:, None] + own[None, :]
+    before = _before(given, first, wide, there, TAPS)
     if ROTARY:
-        half = d // 2
-        place = tl.where(own < half, own, own - half)
-        partner = tl.where(own < half, own + half, own - half)
-        taps = _taps(weight, first + partner, inside, convolved, TAPS)
-        seen = _seen(x, rows, first + partner, inside, time, channels, TAPS)
-        other = _convolved(seen, taps, bias, first + partner, inside, TAPS, BIASED)
-        if SWISH:
-            other = other * tl.sigmoid(other)
-        sign = tl.where(own < half, -1.0, 1.0)
-        h = h * _turn(cos, rows, place, inside, time, half) + (
-            sign[None, :] * other * _turn(sin, rows, place, inside, time, half)
-        )
-    at = y + program * time * d + rows[:, None] * d + own[None, :]
-    tl.store(at, scale * h, mask=(rows < time)[:, None] & inside[None, :])
+        place, partner, sign = _halves(own, d)
+        other_given = x + partner[None, :]
+        other_taps = _taps(weight, partner, own < d, convolved, TAPS)
+        other_shift = _shift(bias, partner, own < d, BIASED)
+        other_before = _before(other_given, first, wide, there, TAPS)
+    for step in range(0, length, TOKENS):
+        seen = before + _next(given, step, left, wide, inside, TOKENS)
+        before = _latest(seen, TAPS, TOKENS)
+        given += TOKENS * wide
+        if ROTARY:
+            other_seen = other_before + _next(other_given, step, left, wide, inside, TOKENS)
+            other_before = _latest(other_seen, TAPS, TOKENS)
+            other_given += TOKENS * wide
+        for i in tl.static_range(TOKENS):
+            here = (step + i < left)[:, None] & inside
+            h = _convolved(seen, taps, shift, i, TAPS)
+            if SWISH:
+                h = h * _sigmoid(h)
+            if UNIT:
+                h = h * (scale * tl.rsqrt(tl.sum(h * h, axis=1) + 1e-6))[:, None]
+            elif SCALED:
+                h = scale * h
+            if ROTARY:
+                other = _convolved(other_seen, other_taps, other_shift, i, TAPS)
+                if SWISH:
+                    other = other * _sigmoid(other)
+                turned = sign * other * (scale * _turn(sin, first + step + i, here, place, d // 2))
+                h = h * _turn(cos, first + step + i, here, place, d // 2) + turned
+            tl.store(to + i * row, h, mask=here)
+        to += TOKENS * row
 
 
-@triton.jit(do_not_specialize=["sequences", "blocks", "time"])
-def _slopes(x, weight, bias, cos, sin, slope, dh, sums, sequences, blocks, time, d, channels, wide, convolved, start,
-            most, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, TAPS: tl.constexpr, SWISH: tl.constexpr,
-            UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
-    """Slopes of h, and sums over tokens for the gradients of the taps and, in the last column, of the bias. A program
-    has every so-manieth block of a model's tokens, for one head; its sums are added up over rows at the end alone."""
+@triton.jit
+def _pulled(h, pull, other, scale, cos, sin, rows, here, place, sign, half, SWISH: tl.constexpr, UNIT: tl.constexpr,
+            ROTARY: tl.constexpr, SCALED: tl.constexpr):  # fmt: skip
+    """Return the slope of h before its SiLU at some tokens, given that of y, and of the channels turned with it."""
+    gate = _sigmoid(h) if SWISH else 1.0
+    y = h * gate
+    if UNIT:
+        over = tl.rsqrt(tl.sum(y * y, axis=1) + 1e-6)
+        along = tl.sum(pull * y, axis=1) * over * over
+        pull = (scale * over)[:, None] * (pull - y * along[:, None])
+    elif SCALED:
+        pull = scale * pull
+    if ROTARY:
+        turned = sign * other * (scale * _turn(sin, rows, here, place, half))
+        pull = pull * _turn(cos, rows, here, place, half) - turned
+    if SWISH:
+        pull = pull * (gate + y * (1.0 - gate))
+    return pull
+
+
+@triton.jit
+def _whole(late, pull, taps, TAPS: tl.constexpr):
+    """Return the slope of x at the token that the first tap saw: it is whole now."""
+    found = pull
+    if TAPS > 0:
+        found = pull * taps[0]
+    if TAPS > 1:
+        found += late[0]
+    return found
+
+
+@triton.jit
+def _later(late, pull, taps, TAPS: tl.constexpr):
+    """Return the slopes of x at the tokens that the other taps saw, as far as they are known."""
+    found = ()
+    for tap in tl.static_range(1, TAPS - 1):
+        found = also(found, late[tap] + pull * taps[tap])
+    if TAPS > 1:
+        found = also(found, pull * taps[TAPS - 1])
+    return found
+
+
+@triton.jit(do_not_specialize=["blocks", "sequences", "stretches", "length", "time"])
+def _slopes(x, weight, bias, cos, sin, slope, dx, sums, blocks, sequences, stretches, length, time, d, channels,
+            convolved, start, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, TAPS: tl.constexpr,
+            SWISH: tl.constexpr, UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr,
+            SCALED: tl.constexpr):  # fmt: skip
+    """Slopes of x, and sums over tokens for the gradients of the taps and, in the last column, of the bias. A program
+    has every so-manieth block of a model's stretches, for one head; its sums are added up over rows at the end alone.
+    A token's slope is known when all tokens that see it are: each stretch looks at some of the next one too."""
     program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own = tl.arange(0, WIDTH)
-    inside = own < d
-    columns = start + head * d + own
-    weight += model * convolved * TAPS
-    bias += model * convolved
+    inside = (own < d)[None, :]
+    weight += model * convolved * TAPS + start + head * d
+    bias += model * convolved + start + head * d
+    taps, shift = _taps(weight, own, own < d, convolved, TAPS), _shift(bias, own, own < d, BIASED)
     KINDS: tl.constexpr = TAPS + (1 if BIASED else 0)
-    totals, taps = nothing(KINDS, ROWS, WIDTH), _taps(weight, columns, inside, convolved, TAPS)
-    for unit in range(program, sequences * blocks, tl.num_programs(0)):
-        sequence = model * sequences + unit // blocks
-        rows = (unit % blocks) * ROWS + tl.arange(0, ROWS)
-        here = (rows < time)[:, None] & inside[None, :]
-        seen = _seen(x + sequence * time * channels, rows, columns, inside, time, channels, TAPS)
-        h = _convolved(seen, taps, bias, columns, inside, TAPS, BIASED)
-        from_heads = slope + (sequence * tl.num_programs(1) + head) * time * d + rows[:, None] * d
-        pull = scale * tl.load(from_heads + own[None, :], mask=here, other=0.0).to(tl.float32)
-        gate = tl.sigmoid(h)
-        if UNIT:
-            y = h * gate if SWISH else h
-            over = tl.rsqrt(tl.sum(y * y, axis=1) + 1e-6)[:, None]
-            y = y * over
-            pull = over * (pull - y * tl.sum(pull * y, axis=1)[:, None])
-        if ROTARY:
-            half = d // 2
-            place = tl.where(own < half, own, own - half)
-            partner = tl.where(own < half, own + half, own - half)
-            sign = tl.where(own < half, 1.0, -1.0)
-            other = scale * tl.load(from_heads + partner[None, :], mask=here, other=0.0).to(tl.float32)
-            pull = pull * _turn(cos, rows, place, inside, time, half) + (
-                sign[None, :] * other * _turn(sin, rows, place, inside, time, half)
-            )
-        if SWISH:
-            pull = pull * gate * (1.0 + h * (1.0 - gate))
-        tl.store(dh + sequence * time * wide + rows[:, None] * wide + columns[None, :], pull, mask=here)
-        found = ()
-        for i in tl.static_range(TAPS):
-            found = also(found, totals[i] + seen[i] * pull)
-        if BIASED:
-            found = also(found, totals[TAPS] + pull)
-        totals = found
+    LATE: tl.constexpr = TAPS - 1 if TAPS > 0 else 0
+    totals = nothing(KINDS, ROWS, WIDTH)
+    place, partner, sign = _halves(own, d)
+    row, wide = tl.cast(d, tl.int64), tl.cast(channels, tl.int64)
+    for block in range(program, blocks, tl.num_programs(0)):
+        sequence, first, left = _stretch(block, sequences, stretches, length, time, ROWS)
+        sequence = model * sequences + sequence
+        at = ((sequence * time + first) * channels + start + head * d)[:, None] + own[None, :]
+        from_heads = slope + (((sequence * tl.num_programs(1) + head) * time + first) * d)[:, None]
+        given, to = x + at, dx + at - LATE * wide
+        pull_at, other_at = from_heads + own[None, :], from_heads + partner[None, :]
+        before = _before(given, first, wide, (left > 0)[:, None] & inside, TAPS)
+        late = nothing(LATE, ROWS, WIDTH)
+        for step in range(0, length, TOKENS):
+            seen = before + _next(given, step, left, wide, inside, TOKENS)
+            before = _latest(seen, TAPS, TOKENS)
+            pulls = _next(pull_at, step, left, row, inside, TOKENS)
+            others = _next(other_at, step, left, row, inside, TOKENS) if ROTARY else pulls
+            for i in tl.static_range(TOKENS):
+                here = (step + i < left)[:, None] & inside
+                h = _convolved(seen, taps, shift, i, TAPS)
+                pull = _pulled(h, pulls[i], others[i], scale, cos, sin, first + step + i, here, place, sign, d // 2,
+                               SWISH, UNIT, ROTARY, SCALED)  # fmt: skip
+                found = ()
+                for tap in tl.static_range(TAPS):
+                    found = also(found, totals[tap] + seen[i + tap] * pull)
+                if BIASED:
+                    found = also(found, totals[TAPS] + pull)
+                totals = found
+                here = (step + i - LATE < left)[:, None] & inside
+                if i < LATE:
+                    here = here & (step + i >= LATE)
+                tl.store(to + i * wide, _whole(late, pull, taps, TAPS), mask=here)
+                late = _later(late, pull, taps, TAPS)
+            given += TOKENS * wide
+            to += TOKENS * wide
+            pull_at += TOKENS * row
+            other_at += TOKENS * row
+        if LATE > 0:
+            seen = before + _next(given, length, left, wide, inside, LATE)
+            pulls = _next(pull_at, length, left, row, inside, LATE)
+            others = _next(other_at, length, left, row, inside, LATE) if ROTARY else pulls
+            for i in tl.static_range(LATE):
+                here = (length + i < left)[:, None] & inside
+                h = _convolved(seen, taps, shift, i, TAPS)
+                pull = _pulled(h, pulls[i], others[i], scale, cos, sin, first + length + i, here, place, sign, d // 2,
+                               SWISH, UNIT, ROTARY, SCALED)  # fmt: skip
+                here = (length + i - LATE < left)[:, None] & inside
+                tl.store(to + i * wide, _whole(late, pull, taps, TAPS), mask=here)
+                late = _later(late, pull, taps, TAPS)
     for i in tl.static_range(KINDS):
-        to = sums + ((model * most + program) * convolved + columns) * KINDS + i
-        tl.store(to, tl.sum(totals[i], axis=0), mask=inside)
+        to_sums = sums + ((model * tl.num_programs(0) + program) * convolved + start + head * d + own) * KINDS + i
+        tl.store(to_sums, tl.sum(totals[i], axis=0), mask=own < d)
