@@ -66,6 +66,21 @@ def test_heads_of_a_projection(
     assert worst(found, wanted) < EXACT
 
 
+@pytest.mark.parametrize(("steps", "finish"), [(2, "unit"), (3, "rotary")])
+def test_steps_of_a_token_are_rows_of_its_heads(steps: int, finish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one program has several blocks of stretches."""
+    from assay.nn import head_kernels
+
+    monkeypatch.setattr(head_kernels, "PROGRAMS", 1)
+    torch.manual_seed(0)
+    module = HeadProjections(
+        24, heads=2, kv_heads=2 * steps, key_dim=16, value_dim=128, conv=4, swish=True, finish=finish, steps=steps  # type: ignore[arg-type]
+    ).to(DEVICE)  # fmt: skip
+    found, wanted = both_ways(module, lambda x: list(module.split(x)), [draw(3, 70, 24)], monkeypatch)
+    assert [x.shape[1:3] for x in found[:3]] == [(2, 70 * steps)] * 3
+    assert worst(found, wanted) < EXACT
+
+
 def test_a_convolution_with_a_bias_and_no_swish(monkeypatch: pytest.MonkeyPatch) -> None:
     from assay.nn.convolution import ShortConvolution
 
@@ -119,11 +134,15 @@ def test_gates(kind: str, shape: tuple[int, ...], heads: int) -> None:
     assert worst(slopes([found], inputs), slopes([wanted], exact)) < EXACT
 
 
-def test_reading_every_second_row_of_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sliced", [True, False])
+def test_reading_every_second_row_of_what_was_written(sliced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     module = Norm(16, eps=1e-5).to(DEVICE)
-    gate = draw(2, 20, 48, seed=1)
-    given = [draw(2, 3, 40, 16), gate]
-    found, wanted = both_ways(module, lambda o, gate: [module.of_heads(o[:, :, 1::2], gate)], given, monkeypatch)
+    given = [draw(2, 3, 40, 16), draw(2, 20, 48, seed=1)]
+
+    def run(o: Tensor, gate: Tensor) -> list[Tensor]:
+        return [module.of_heads(o[:, :, 1::2], gate) if sliced else module.of_heads(o, gate, every=2)]
+
+    found, wanted = both_ways(module, run, given, monkeypatch)
     assert worst(found, wanted) < EXACT
 
 
@@ -131,6 +150,7 @@ LAYERS = [
     "gated_linear_attn:num_heads=2", "gated_linear_attn:num_heads=1:conv=4", "retention:num_heads=2",
     "retention:num_heads=2:conv=4", "delta_net:num_heads=2", "delta_net:num_heads=2:conv=0",
     "gated_delta_net:num_heads=2", "gated_delta_net:num_heads=1:use_gate=False", "delta_product:num_heads=1",
+    "delta_product:num_heads=2:num_householder=3:forget=False",
     "mamba2:num_heads=2:d_state=16", "mamba2:num_heads=3:d_state=24:conv=0", "mlstm:num_heads=2",
     "mlstm:num_heads=1:conv=0", "kda:num_heads=2", "rwkv7:num_heads=2", "based:num_heads=2:feature_dim=8",
     "linear_attention:num_heads=2", "linear_attention:num_heads=1:feature_map=elu:normalize=True",
@@ -158,7 +178,7 @@ def test_whole_layers(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
     "label",
     ["delta_net:num_heads=2", "gated_linear_attn:num_heads=2:conv=4", "retention:num_heads=2", "mamba2:d_state=16",
      "kda:num_heads=2", "rwkv7:num_heads=2", "based:num_heads=2", "mlstm:num_heads=2", "linear_attention:num_heads=2",
-     "sliding_window:num_heads=2:window=5"],
+     "sliding_window:num_heads=2:window=5", "delta_product:num_heads=2"],
 )  # fmt: skip
 def test_models_of_a_bank_are_apart(label: str, kernels: None) -> None:
     torch.manual_seed(0)

@@ -17,7 +17,6 @@ Differs from the paper: 4 heads whatever the width, where its models have heads 
 
 from dataclasses import dataclass
 
-import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -27,9 +26,12 @@ from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.mixers.heads import DeltaHeads, DeltaMemory, GatedReading
 from assay.nn.attention import HeadProjections
-from assay.nn.axes import Keys, Queries, Tokens, Values
+from assay.nn.axes import Tokens
 from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.recurrence import SelectiveDecay
+
+Rows = Float[Tensor, "batch heads rows d"]
+RowValues = Float[Tensor, "batch heads rows e"]
 
 
 @mixers.register("delta_product")
@@ -59,7 +61,7 @@ class ProductMemory(GatedReading, DeltaMemory):
 
     def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float, forget: bool) -> None:
         super().__init__(heads, d_model, beta_max=beta_max)
-        self.steps = heads.kv_heads // heads.heads
+        self.steps = heads.steps
         self.decay = SelectiveDecay(d_model, heads.heads, slowest=0.0) if forget else None
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
         self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
@@ -68,16 +70,9 @@ class ProductMemory(GatedReading, DeltaMemory):
     def beside(self) -> tuple[nn.Linear, ...]:
         return (self.beta,) if self.decay is None else (self.beta, self.decay.project)
 
-    def written(self, x: Tokens, q: Queries, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
-        beta = self.beta_max * torch.sigmoid(beside[0].to(self.norm.weight.dtype))
-        k, v = (rearrange(part, "b (n h) t d -> b h (t n) d", n=self.steps) for part in (k, v))
-        beta = rearrange(beta, "b t (n h) -> b h (t n)", n=self.steps)
-        q = pad(q[..., None, :], (0, 0, self.steps - 1, 0))
-        q = rearrange(q, "b h t n d -> b h (t n) d")
+    def written(self, x: Tokens, q: Rows, k: Rows, v: RowValues, *beside: Tensor) -> tuple[Tensor, ...]:
+        beta = rearrange(self.strengths(beside[0]), "b (n h) t -> b h (t n)", n=self.steps)
         if self.decay is None:
             return q, k, v, beta
         _, log_decay = self.decay(beside[1])
         return q, k, v, beta, rearrange(pad(log_decay[..., None], (0, self.steps - 1)), "b h t n -> b h (t n)")
-
-    def read(self, o: Float[Tensor, "batch heads steps e"], x: Tokens) -> Tokens:
-        return super().read(o[:, :, self.steps - 1 :: self.steps], x)

@@ -5,16 +5,17 @@ from typing import ClassVar, Literal
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from assay.core.errors import UserError
 from assay.mixers.base import InnerConvolution, Mixer, MixerModule
 from assay.nn.attention import Finish, HeadProjections, head_dim
-from assay.nn.axes import Read, Tokens
+from assay.nn.axes import Tokens
 from assay.nn.fused import fused, gate_kernels
 from assay.nn.norm import Norm
 from assay.nn.recurrence import DeltaRecurrence, Recurrence
-from assay.nn.scan import Keys, Values
+from assay.nn.scan import Keys, PerHead, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ class MatrixHeads(Mixer):
         return head_dim(int(self.expand_v * d_model), self.num_heads)
 
     def projections(self, d_model: int, *, writes: int = 1) -> HeadProjections:
-        """Return the projections; each of a token's `writes` keys and values is a head of its own."""
+        """Return the projections, with `writes` keys and values of a token as many steps."""
         return HeadProjections(
             d_model,
             heads=self.num_heads,
@@ -101,6 +102,7 @@ class MatrixHeads(Mixer):
             conv=self.inner_kernel,
             swish=self.swish or bool(self.inner_kernel),
             finish=self.finish,
+            steps=writes,
         )
 
 
@@ -144,10 +146,14 @@ class DeltaMemory(DeltaRecurrence, MixerModule):
         return (self.beta,)
 
     def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
+        return q, k, v, self.strengths(beside[0])
+
+    def strengths(self, projected: Float[Tensor, "batch time heads"]) -> PerHead:
+        """Return b, given W_b x."""
         if fused("gates"):
-            return q, k, v, gate_kernels.per_head(beside[0], None, "sigmoid", scale=self.beta_max)
-        beta = self.beta_max * torch.sigmoid(beside[0].to(self.norm.weight.dtype))
-        return q, k, v, rearrange(beta, "b t h -> b h t")
+            return gate_kernels.per_head(projected, None, "sigmoid", scale=self.beta_max)
+        beta = self.beta_max * torch.sigmoid(projected.to(self.norm.weight.dtype))
+        return rearrange(beta, "b t h -> b h t")
 
 
 class GatedReading(Recurrence):
@@ -156,5 +162,6 @@ class GatedReading(Recurrence):
     gate: nn.Linear | None
     norm: Norm
 
-    def read(self, o: Read, x: Tokens) -> Tokens:
-        return self.heads.out(self.norm.of_heads(o, None if self.gate is None else self.gate(x)))
+    def read(self, o: Float[Tensor, "batch heads rows e"], x: Tokens) -> Tokens:
+        gate = None if self.gate is None else self.gate(x)
+        return self.heads.out(self.norm.of_heads(o, gate, every=self.heads.steps))

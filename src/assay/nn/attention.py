@@ -18,6 +18,10 @@ from assay.nn.whole import whole
 
 One = Float[Tensor, "batch heads 1 _"]
 Finish = Literal["none", "scaled", "unit", "rotary"]
+InHeads = tuple[
+    Float[Tensor, "batch heads rows d"], Float[Tensor, "batch kv_heads rows d"], Float[Tensor, "batch kv_heads rows e"]
+]
+"""Queries, keys and values; a row is a token, or one of its steps."""
 
 
 class HeadProjections(nn.Module):
@@ -29,6 +33,9 @@ class HeadProjections(nn.Module):
     `conv` is the kernel of a short convolution on queries, keys and values, 0: none; `swish` applies a SiLU after it.
     `finish` is what recurrences then do to queries and keys: "scaled" divides queries by sqrt(d); "unit" does so after
     giving both the length 1, and "rotary" before turning both by their positions.
+
+    A token of several `steps` has heads of keys and values for each, and becomes as many tokens of the heads: queries,
+    keys and values are (batch, heads, time steps, d), and queries are zeros but at the last step, which reads.
     """
 
     def __init__(
@@ -42,21 +49,21 @@ class HeadProjections(nn.Module):
         conv: int = 0,
         swish: bool = False,
         finish: Finish = "none",
+        steps: int = 1,
     ) -> None:
         super().__init__()
         self.finish: Finish = finish
+        self.steps = steps
         self.heads, self.kv_heads, self.key_dim, self.value_dim = heads, kv_heads, key_dim, value_dim
         self.sizes = [heads * key_dim, kv_heads * key_dim, kv_heads * value_dim]
         self.qkv = nn.Linear(d_model, sum(self.sizes), bias=False)
         self.convolution, self.swish = short_convolution(sum(self.sizes), conv), swish
         self.out = nn.Linear(heads * value_dim, d_model, bias=False)
 
-    def split(self, x: Tokens) -> tuple[Queries, Keys, Values]:
+    def split(self, x: Tokens) -> InHeads:
         return self.split_beside(x, ())[0]
 
-    def split_beside(
-        self, x: Tokens, beside: Sequence[nn.Linear]
-    ) -> tuple[tuple[Queries, Keys, Values], Sequence[Tensor]]:
+    def split_beside(self, x: Tokens, beside: Sequence[nn.Linear]) -> tuple[InHeads, Sequence[Tensor]]:
         """Return queries, keys and values, and what small layers without a bias make of the same tokens."""
         if not (fused("heads") and (self.finish != "none" or self.swish)):
             return self._in_heads(self.convolution(self.qkv(x))), [layer(x) for layer in beside]
@@ -76,9 +83,9 @@ class HeadProjections(nn.Module):
         scale = 1.0 if self.finish == "none" else self.key_dim**-0.5
         queries, keys, _ = self.sizes
         parts = (
-            Part(0, self.heads, self.key_dim, **kinds, scale=scale),
-            Part(queries, self.kv_heads, self.key_dim, **kinds),
-            Part(queries + keys, self.kv_heads, self.value_dim),
+            Part(0, self.heads, self.key_dim, **kinds, scale=scale, steps=self.steps, last=self.steps > 1),
+            Part(queries, self.kv_heads, self.key_dim, **kinds, steps=self.steps),
+            Part(queries + keys, self.kv_heads, self.value_dim, steps=self.steps),
         )
         angles = None
         if self.finish == "rotary":
@@ -87,25 +94,30 @@ class HeadProjections(nn.Module):
         weight, bias = self.convolution.weight, self.convolution.bias
         return head_kernels.heads(projected, weight, bias, angles, Plan(parts, self.swish))
 
-    def split_next(self, x: Token, seen: Any) -> tuple[tuple[Queries, Keys, Values], Any]:
-        """Return the heads of one token, as a sequence of length 1, and what the convolution has seen after it."""
+    def split_next(self, x: Token, seen: Any) -> tuple[InHeads, Any]:
+        """Return the heads of one token, as a sequence of its steps, and what the convolution has seen after it."""
         y, seen = self.convolution.step(self.qkv(x), seen)
         return self._in_heads(y[:, None]), seen
 
-    def _in_heads(self, y: Float[Tensor, "batch time qkv"]) -> tuple[Queries, Keys, Values]:
+    def _in_heads(self, y: Float[Tensor, "batch time qkv"]) -> InHeads:
         y = silu(y) if self.swish else y
         parts = zip(y.split(self.sizes, dim=-1), (self.heads, self.kv_heads, self.kv_heads), strict=True)
         q, k, v = (rearrange(part, "b t (h d) -> b h t d", h=heads) for part, heads in parts)
         scale = self.key_dim**-0.5
         match self.finish:
             case "none":
-                return q, k, v
+                pass
             case "scaled":
-                return q * scale, k, v
+                q = q * scale
             case "unit":
-                return unit(q) * scale, unit(k), v
+                q, k = unit(q) * scale, unit(k)
             case "rotary":
-                return rotate(q * scale), rotate(k), v
+                q, k = rotate(q * scale), rotate(k)
+        if self.steps == 1:
+            return q, k, v
+        k, v = (rearrange(part, "b (n h) t d -> b h (t n) d", n=self.steps) for part in (k, v))
+        q = pad(q[..., None, :], (0, 0, self.steps - 1, 0))
+        return rearrange(q, "b h t n d -> b h (t n) d"), k, v
 
     def merge(self, o: Read) -> Tokens:
         return self.out(rearrange(o, "b h t e -> b t (h e)"))

@@ -60,7 +60,9 @@ def fused(part: str) -> bool:
 
 
 class Part(NamedTuple):
-    """Some heads of the projection, from channel `start` on."""
+    """Some heads of the projection, from channel `start` on. A token of several `steps` is as many rows of its heads'
+    output: heads of one step after another stand in the channels. With `last` they are the last step's alone, and the
+    other rows are zeros."""
 
     start: int
     heads: int
@@ -68,6 +70,12 @@ class Part(NamedTuple):
     unit: bool = False
     rotary: bool = False
     scale: float = 1.0
+    steps: int = 1
+    last: bool = False
+
+    @property
+    def heads_out(self) -> int:
+        return self.heads if self.last else self.heads // self.steps
 
 
 class Plan(NamedTuple):

@@ -79,19 +79,19 @@ class Run:
         width, rows = block_of(part.d, numbers=NUMBERS)
         way = {"SWISH": self.plan.swish, "UNIT": part.unit, "ROTARY": part.rotary, "SCALED": part.scale != 1.0}
         shape = {"WIDTH": width, "ROWS": rows, "TOKENS": TOKENS, "TAPS": self.taps, "BIASED": self.bias is not None}
-        return {**shape, **way}
+        return {**shape, **way, "STEPS": part.steps, "LAST": part.last}
 
     def cut(self, part: Part, longest: int) -> tuple[int, tuple[int, ...]]:
         """Return the blocks of a model's stretches of up to so many tokens, and the sizes that the kernels take."""
         length = TOKENS * triton.cdiv(self.time, TOKENS * triton.cdiv(self.time, longest))
         stretches = triton.cdiv(self.time, length)
         blocks = triton.cdiv(self.sequences * stretches, block_of(part.d, numbers=NUMBERS)[1])
-        sizes = (part.d, self.channels, self.plan.channels, part.start)
+        sizes = (part.heads_out, part.d, self.channels, self.plan.channels, part.start)
         return blocks, (self.sequences, stretches, length, self.time, *sizes)
 
     def written(self, part: Part) -> Tensor:
         blocks, sizes = self.cut(part, STRETCH)
-        y = self.x.new_empty(self.models, self.sequences, part.heads, self.time, part.d)
+        y = self.x.new_empty(self.models, self.sequences, part.heads_out, self.time * part.steps, part.d)
         _written[(blocks, part.heads, self.models)](self.x, *self.read, y, *sizes, part.scale, **self.options(part))
         return y
 
@@ -207,10 +207,21 @@ def _stretch(block, sequences, stretches, length, time, ROWS: tl.constexpr):
     return row // stretches, first, tl.where(row < sequences * stretches, time - first, 0)
 
 
+@triton.jit
+def _rows(sequence, first, head, heads, time, STEPS: tl.constexpr, LAST: tl.constexpr):
+    """Return the rows of some tokens of a head of the channels, among those of all heads."""
+    step = STEPS - 1
+    if STEPS > 1 and not LAST:
+        step = head // heads
+        head = head % heads
+    return ((sequence * heads + head) * time + first) * STEPS + step
+
+
 @triton.jit(do_not_specialize=["sequences", "stretches", "length", "time"])
-def _written(x, weight, bias, cos, sin, y, sequences, stretches, length, time, d, channels, convolved, start, scale,
-             WIDTH: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, TAPS: tl.constexpr, SWISH: tl.constexpr,
-             UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr):  # fmt: skip
+def _written(x, weight, bias, cos, sin, y, sequences, stretches, length, time, heads, d, channels, convolved, start,
+             scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, TAPS: tl.constexpr,
+             SWISH: tl.constexpr, UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr,
+             STEPS: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
     head, model = tl.program_id(1), tl.program_id(2).to(tl.int64)
     own = tl.arange(0, WIDTH)
     inside = (own < d)[None, :]
@@ -224,7 +235,7 @@ def _written(x, weight, bias, cos, sin, y, sequences, stretches, length, time, d
     row, wide = tl.cast(d, tl.int64), tl.cast(channels, tl.int64)
     x += ((sequence * time + first) * channels + start + head * d)[:, None]
     given = x + own[None, :]
-    to = y + (((sequence * tl.num_programs(1) + head) * time + first) * d)[:, None] + own[None, :]
+    to = y + (_rows(sequence, first, head, heads, time, STEPS, LAST) * d)[:, None] + own[None, :]
     before = _before(given, first, wide, there, TAPS)
     if ROTARY:
         place, partner, sign = _halves(own, d)
@@ -255,8 +266,11 @@ def _written(x, weight, bias, cos, sin, y, sequences, stretches, length, time, d
                     other = other * _sigmoid(other)
                 turned = sign * other * (scale * _turn(sin, first + step + i, here, place, d // 2))
                 h = h * _turn(cos, first + step + i, here, place, d // 2) + turned
-            tl.store(to + i * row, h, mask=here)
-        to += TOKENS * row
+            tl.store(to + i * STEPS * row, h, mask=here)
+            if LAST:
+                for earlier in tl.static_range(1, STEPS):
+                    tl.store(to + (i * STEPS - earlier) * row, tl.zeros_like(h), mask=here)
+        to += TOKENS * STEPS * row
 
 
 @triton.jit
@@ -302,10 +316,10 @@ def _later(late, pull, taps, TAPS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["blocks", "sequences", "stretches", "length", "time"])
-def _slopes(x, weight, bias, cos, sin, slope, dx, sums, blocks, sequences, stretches, length, time, d, channels,
-            convolved, start, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, TAPS: tl.constexpr,
-            SWISH: tl.constexpr, UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr,
-            SCALED: tl.constexpr):  # fmt: skip
+def _slopes(x, weight, bias, cos, sin, slope, dx, sums, blocks, sequences, stretches, length, time, heads, d,
+            channels, convolved, start, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
+            TAPS: tl.constexpr, SWISH: tl.constexpr, UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr,
+            SCALED: tl.constexpr, STEPS: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
     """Slopes of x, and sums over tokens for the gradients of the taps and, in the last column, of the bias. A program
     has every so-manieth block of a model's stretches, for one head; its sums are added up over rows at the end alone.
     A token's slope is known when all tokens that see it are: each stretch looks at some of the next one too."""
@@ -319,12 +333,12 @@ def _slopes(x, weight, bias, cos, sin, slope, dx, sums, blocks, sequences, stret
     LATE: tl.constexpr = TAPS - 1 if TAPS > 0 else 0
     totals = nothing(KINDS, ROWS, WIDTH)
     place, partner, sign = _halves(own, d)
-    row, wide = tl.cast(d, tl.int64), tl.cast(channels, tl.int64)
+    row, wide = tl.cast(d * STEPS, tl.int64), tl.cast(channels, tl.int64)
     for block in range(program, blocks, tl.num_programs(0)):
         sequence, first, left = _stretch(block, sequences, stretches, length, time, ROWS)
         sequence = model * sequences + sequence
         at = ((sequence * time + first) * channels + start + head * d)[:, None] + own[None, :]
-        from_heads = slope + (((sequence * tl.num_programs(1) + head) * time + first) * d)[:, None]
+        from_heads = slope + (_rows(sequence, first, head, heads, time, STEPS, LAST) * d)[:, None]
         given, to = x + at, dx + at - LATE * wide
         pull_at, other_at = from_heads + own[None, :], from_heads + partner[None, :]
         before = _before(given, first, wide, (left > 0)[:, None] & inside, TAPS)

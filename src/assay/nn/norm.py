@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu
 
 from assay.core.on_use import Later
-from assay.nn.axes import Read, Tokens
+from assay.nn.axes import Tokens
 from assay.nn.fused import fused, reading_kernels
 from assay.nn.whole import has_kernels, whole
 
@@ -40,10 +40,20 @@ class Norm(nn.RMSNorm):
             return kernels.rms_norm(x, gains, self.eps)
         return rms_norm(x, x.shape[-1:], eps=self.eps) * gains.view(len(gains), *[1] * (x.ndim - 2), -1)
 
-    def of_heads(self, o: Read, gate: Tokens | None = None, *, act: Literal["silu", "sigmoid"] = "silu") -> Tokens:
-        """Return RMSNorm(o) * act(gate), the norm head by head, with the heads side by side in a token."""
+    def of_heads(
+        self,
+        o: Float[Tensor, "batch heads rows e"],
+        gate: Tokens | None = None,
+        *,
+        act: Literal["silu", "sigmoid"] = "silu",
+        every: int = 1,
+    ) -> Tokens:
+        """Return RMSNorm(o) * act(gate), the norm head by head, with the heads side by side in a token. The last of
+        `every` so many rows of o is a token's."""
         if fused("reading"):
-            return reading_kernels.gated_norm(o, gate, self.weight, eps=self.eps, act=act, dtype=precision(self.weight))
+            dtype = precision(self.weight)
+            return reading_kernels.gated_norm(o, gate, self.weight, eps=self.eps, act=act, dtype=dtype, every=every)
+        o = o[:, :, every - 1 :: every]
         # Norms are taken in the weights' precision, also under autocast.
         o = self(o.to(self.weight.dtype))
         if gate is not None:

@@ -2,8 +2,8 @@
 
     y = gain o / sqrt(mean(o^2) + eps) * act(gate)        the mean over a head's channels; act: silu or sigmoid
 
-o is (models, sequences, heads, time, d), as the scans write it; the gate and y are (models, sequences, time, heads d),
-as the projections have them.
+o is (models, sequences, heads, time, d), as the scans write it, and the last of `every` so many rows is read; the gate
+and y are (models, sequences, time, heads d), as the projections have them.
 """
 
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from assay.nn.head_blocks import Heads, Inner, Kernels, block_of, dense
+from assay.nn.head_blocks import Inner, Kernels, block_of, dense
 
 NUMBERS = 2048
 """Numbers in a block of rows of one head."""
@@ -25,18 +25,27 @@ Act = Literal["silu", "sigmoid"]
 
 
 def gated_norm(
-    o: Heads, gate: Inner | None, gains: Float[Tensor, " d"], *, eps: float, act: Act, dtype: torch.dtype
+    o: Float[Tensor, "batch heads rows d"],
+    gate: Inner | None,
+    gains: Float[Tensor, " d"],
+    *,
+    eps: float,
+    act: Act,
+    dtype: torch.dtype,
+    every: int,
 ) -> Inner:
     given = None if gate is None else gate[None]
-    return _GatedNorm.apply(o[None], given, gains[None], eps, act == "silu", dtype).squeeze(0)
+    return _GatedNorm.apply(o[None], given, gains[None], eps, act == "silu", dtype, every).squeeze(0)
 
 
 class _GatedNorm(Kernels):
     own = 3
 
     @staticmethod
-    def forward(o: Tensor, gate: Tensor | None, gains: Tensor, eps: float, swish: bool, dtype: torch.dtype) -> Tensor:
-        o = dense(o)
+    def forward(
+        o: Tensor, gate: Tensor | None, gains: Tensor, eps: float, swish: bool, dtype: torch.dtype, every: int
+    ) -> Tensor:
+        o = dense(o)[..., every - 1 :: every, :]
         models, sequences, heads, time, d = o.shape
         y = torch.empty(models, sequences, time, heads * d, device=o.device, dtype=dtype)
         width, rows = block_of(d, numbers=NUMBERS)
@@ -50,21 +59,21 @@ class _GatedNorm(Kernels):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        (o, gate, gains), (eps, swish, _) = ctx.saved_tensors, ctx.options
-        o, slope, gated = dense(o), slope.contiguous(), gate is not None
+        (o, gate, gains), (eps, swish, _, every) = ctx.saved_tensors, ctx.options
+        d_o = torch.empty(o.shape, device=o.device, dtype=o.dtype)
+        o, slope, gated = dense(o)[..., every - 1 :: every, :], slope.contiguous(), gate is not None
         gate = gate.contiguous() if gated else slope
         models, sequences, heads, time, d = o.shape
         width, rows = block_of(d, numbers=NUMBERS)
         blocks = triton.cdiv(time, rows)
         programs = min(PROGRAMS, sequences * heads * blocks)
-        d_o = torch.empty(o.shape, device=o.device, dtype=o.dtype)
         d_gate = torch.empty_like(gate) if gated else d_o
         sums = torch.empty(models, d, programs, device=o.device)  # torch adds up neighbours fast
         _read_back[(programs, models)](
             o, gate, gains.contiguous(), slope, d_o, d_gate, sums, *o.stride()[:4], sequences, heads, blocks, time, d,
-            eps, width, rows, gated, swish,
+            eps, width, rows, gated, swish, every,
         )  # fmt: skip
-        return d_o, d_gate if gated else None, sums.sum(dim=-1).to(gains.dtype), None, None, None
+        return d_o, d_gate if gated else None, sums.sum(dim=-1).to(gains.dtype), None, None, None, None
 
 
 @triton.jit(do_not_specialize=["sequences", "time"])
@@ -90,9 +99,9 @@ def _read(o, gate, gains, y, o_model, o_sequence, o_head, o_row, sequences, head
 
 @triton.jit(do_not_specialize=["sequences", "blocks", "time"])
 def _read_back(o, gate, gains, slope, d_o, d_gate, sums, o_model, o_sequence, o_head, o_row, sequences, heads, blocks,
-               time, d, eps, WIDTH: tl.constexpr, ROWS: tl.constexpr, GATED: tl.constexpr,
-               SWISH: tl.constexpr):  # fmt: skip
-    """A program has every so-manieth block of a model's rows."""
+               time, d, eps, WIDTH: tl.constexpr, ROWS: tl.constexpr, GATED: tl.constexpr, SWISH: tl.constexpr,
+               EVERY: tl.constexpr):  # fmt: skip
+    """A program has every so-manieth block of a model's rows. Rows of o that were not read have slopes of zero."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     own = tl.arange(0, WIDTH)
     gain = tl.load(gains + model * d + own, mask=own < d, other=0.0).to(tl.float32)[None, :]
@@ -122,6 +131,8 @@ def _read_back(o, gate, gains, slope, d_o, d_gate, sums, o_model, o_sequence, o_
         total += pull * unit
         pull = pull * gain
         along = tl.sum(pull * unit, axis=1)[:, None] / d
-        to = d_o + ((sequence * heads + head) * time + rows)[:, None] * d + own[None, :]
-        tl.store(to, over * (pull - unit * along), mask=inside)
+        to = d_o + (((sequence * heads + head) * time + rows) * EVERY)[:, None] * d + own[None, :]
+        for i in tl.static_range(EVERY - 1):
+            tl.store(to + i * d, tl.zeros_like(pull), mask=inside)
+        tl.store(to + (EVERY - 1) * d, over * (pull - unit * along), mask=inside)
     tl.store(sums + (model * d + own) * programs + program, tl.sum(total, axis=0), mask=own < d)
