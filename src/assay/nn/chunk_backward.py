@@ -14,6 +14,8 @@ from assay.nn.chunk_blocks import (
     below,
     columns,
     dot,
+    elsewhere,
+    once,
     put,
     put_columns,
     scores_across,
@@ -37,10 +39,13 @@ def slopes_of_writes(q, k, g, d_o, du, time, chunks, dk, dv, CHUNK: tl.constexpr
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at = chunk * CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    if CHANNEL:  # noqa: SIM102 - the inner one is compiled only then
+        if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+            return
     queries = tile(q + head * time * dk, at, time, dk, CHUNK, DK)
     keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
-    met = scores_across(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
     slope = stored(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV)
+    met = scores_across(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
     found = dot(tl.where(above(CHUNK, False), met, 0.0), slope, DOT)
     put_columns(du + head * time * dv, found, at, time, dv, v0, CHUNK, BV)
 
@@ -69,11 +74,11 @@ def carry_back(q, k, g, erased, d_o, du, d_states, given, first, time, chunks, d
         end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
         own = sums(g, at, dk, CHUNK, DK, CHANNEL)
         since = tile(q, at, time, dk, CHUNK, DK) * tl.exp(own)
-        before = dot(tl.trans(since), stored(d_o, at, time, dv, v0, CHUNK, BV), DOT)
+        before = dot(tl.trans(once(since, dk)), stored(d_o, at, time, dv, v0, CHUNK, BV), DOT)
         keys = tile(k, at, time, dk, CHUNK, DK) * tl.exp(end - own)
         written = columns(du, at, time, dv, v0, CHUNK, BV) + dot(keys, slope, DOT)
         put_columns(du, written, at, time, dv, v0, CHUNK, BV)
-        before -= dot(tl.trans(stored(erased, at, time, dk, 0, CHUNK, DK)), written, DOT)
+        before -= dot(tl.trans(once(stored(erased, at, time, dk, 0, CHUNK, DK), dk)), written, DOT)
         slope = tl.trans(tl.exp(end)) * slope + before
     put_columns(first + head * dk * dv, slope, 0, dk, dv, v0, DK, BV)
 
@@ -86,6 +91,9 @@ def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks,
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    if CHANNEL:  # noqa: SIM102 - the inner one is compiled only then
+        if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+            return
     keys_at = head * time * dk
     u += head * time * dv
     d_o += head * time * dv
@@ -115,17 +123,17 @@ def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasi
     keys_at, values_at = head * time * dk, head * time * dv
     matrix = (head * chunks + chunk) * CHUNK * CHUNK
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)
-    back = tl.trans(stored(t + matrix, 0, CHUNK, CHUNK, 0, CHUNK, CHUNK))
+    back = tl.trans(once(stored(t + matrix, 0, CHUNK, CHUNK, 0, CHUNK, CHUNK), dk))
     before = states + (head * (chunks + 1) + chunk) * dk * dv
     d_keys = dot(back, -against_state(du, before, at, time, dk, dv, CHUNK, DK, BV, DOT), DOT)
-    slope = -dot(d_keys, tl.trans(stored(erased + keys_at, at, time, dk, 0, CHUNK, DK)), DOT)
+    slope = -dot(d_keys, tl.trans(once(stored(erased + keys_at, at, time, dk, 0, CHUNK, DK), dk)), DOT)
     own = tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
     strength = tl.sum(d_keys * tile(k + keys_at, at, time, dk, CHUNK, DK) * own, axis=1)
     put(d_erasing + keys_at, b[:, None] * own * d_keys, at, time, dk, CHUNK, DK)
     for v0 in range(0, dv, BV):
         d_values = dot(back, stored(du, at, time, dv, v0, CHUNK, BV), DOT)
         solved = stored(fresh + values_at, at, time, dv, v0, CHUNK, BV)
-        slope -= dot(d_values, tl.trans(solved), DOT)
+        slope -= dot(d_values, tl.trans(once(solved, dv)), DOT)
         strength += tl.sum(d_values * columns(v + values_at, at, time, dv, v0, CHUNK, BV), axis=1)
         put_columns(d_v + values_at, b[:, None] * d_values, at, time, dv, v0, CHUNK, BV)
     slope = tl.where(below(CHUNK, True), slope, 0.0)
@@ -142,6 +150,9 @@ def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, d_k, time, c
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    if CHANNEL:  # noqa: SIM102 - the inner one is compiled only then
+        if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+            return
     k += head * time * dk
     strengths, keys_at = d_beta + head * time + rows, head * time * dk
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
@@ -149,7 +160,7 @@ def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, d_k, time, c
     slope = tile(d_a, 0, CHUNK, CHUNK, CHUNK, CHUNK)
     keys = tile(k, at, time, dk, CHUNK, DK)
     left = to_left(slope, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
-    right = to_right(square_across(d_a, CHUNK), b * keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    right = to_right(square_across(d_a, CHUNK), once(b * keys, dk), g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
     strength = tl.sum(left * keys, axis=1) + tl.load(strengths, mask=rows < time, other=0.0)
     tl.store(strengths, strength, mask=rows < time)
     left = b * left + tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)

@@ -7,10 +7,18 @@ moment between the two: blocks are merged two by two, and every row of the late 
 at the seam s between them, e^(G_i - G_s) e^(G_s - G_j). A chunk of 64 rows takes 6 such products, each of all rows, of
 which the pairs that meet elsewhere are masked. Tensors are contiguous (sequences x heads, time, channels); G has time
 padded to whole chunks.
+
+A chunk in which no channel decays by more than e^-REACH needs one product: all its rows meet at half of the decay,
+e^(G_i - G_end / 2) e^(G_end / 2 - G_j), of which neither factor leaves the range of float32. Which chunks these are
+depends on the data, so a kernel with a decay per channel is launched twice, with LEVELS = 0 for them and with as many
+LEVELS as there are merges for the others, and a program of the wrong launch ends at once (`elsewhere`).
 """
 
 import triton
 import triton.language as tl
+
+REACH = tl.constexpr(120.0)
+"""Half of it is the largest exponent of a factor: e^60 = 1e26, which leaves keys and their sums room to e^88."""
 
 
 @triton.jit
@@ -23,6 +31,15 @@ def dot(x, y, DOT: tl.constexpr):
         return tl.dot(x.to(tl.bfloat16).to(tl.float32), y.to(tl.bfloat16).to(tl.float32), input_precision="ieee")
     else:
         return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=DOT)
+
+
+@triton.jit
+def once(x, size):
+    """Return x, for a product; `size` is any number above 0 that is known at run time alone. Triton moves what is made
+    of loads alone to the layout of a product's operand right after each load, and computes it there: anew for every
+    product, by every warp, and with a wait for memory before the next load where the operand is transposed. What
+    depends on a condition is computed once, and goes through shared memory."""
+    return tl.where(size > 0, x, 0.0)
 
 
 @triton.jit
@@ -112,6 +129,19 @@ def above(rows: tl.constexpr, strict: tl.constexpr):
 
 
 @triton.jit
+def elsewhere(g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr):
+    """Return whether the chunk that begins at `at` is for the other launch."""
+    far = tl.min(sum_at(g, at + ROWS - 1, dk, DK, True)) < -REACH
+    return far if LEVELS == 0 else not far
+
+
+@triton.jit
+def from_middle(g, own, at, dk, ROWS: tl.constexpr, DK: tl.constexpr):
+    """Return G_i - G_end / 2."""
+    return own - 0.5 * sum_at(g, at + ROWS - 1, dk, DK, True)
+
+
+@triton.jit
 def to_seam(g, own, at, dk, level, ROWS: tl.constexpr, DK: tl.constexpr):
     """Return e^-|G_i - G_s|, s the last row of the early half of i's block of 2^(level + 1) rows: `own` is G_i."""
     start = (tl.arange(0, ROWS) >> (level + 1)) << (level + 1)
@@ -145,10 +175,14 @@ def merged_scores(x, y, since, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.co
                   BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """Return sum_d x_id E_ijd y_jd for j <= i with a decay per channel, zeros elsewhere. BEFORE: x reads the state
     before its own token, and j < i. `since` is G of what x reads, `own` that of y."""
-    i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
-    if BEFORE:
+    if LEVELS == 0:
+        late = once(x * tl.exp(from_middle(g, since, at, dk, ROWS, DK)), dk)
+        early = once(y * tl.exp(-from_middle(g, own, at, dk, ROWS, DK)), dk)
+        found = tl.where(below(ROWS, BEFORE), dot(late, tl.trans(early), DOT), 0.0)
+    elif BEFORE:
         found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
     else:
+        i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
         found = tl.where(i == j, tl.sum(x * y, axis=1)[:, None], 0.0)
     for level in range(LEVELS):
         late = halves(x * to_seam(g, since, at, dk, level, ROWS, DK), level, True, ROWS)
@@ -161,8 +195,13 @@ def merged_scores(x, y, since, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.co
 def merged_scores_across(x, y, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
                          DOT: tl.constexpr):  # fmt: skip
     """Return the transpose of `merged_scores`, of what reads the state after its own token."""
-    i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
-    found = tl.where(i == j, tl.sum(x * y, axis=1)[:, None], 0.0)
+    if LEVELS == 0:
+        past = from_middle(g, own, at, dk, ROWS, DK)
+        late, early = once(x * tl.exp(past), dk), once(y * tl.exp(-past), dk)
+        found = tl.where(above(ROWS, False), dot(early, tl.trans(late), DOT), 0.0)
+    else:
+        i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
+        found = tl.where(i == j, tl.sum(x * y, axis=1)[:, None], 0.0)
     for level in range(LEVELS):
         seam = to_seam(g, own, at, dk, level, ROWS, DK)
         late, early = halves(x * seam, level, True, ROWS), halves(y * seam, level, False, ROWS)
@@ -176,8 +215,13 @@ def merged_slopes(weights, others, theirs, own, g, at, dk, ROWS: tl.constexpr, L
     """Return sum_j weights_ij E_ij others_j: the slope of `merged_scores` in x, whose rows are LATE and the others y,
     or that in y, by the transpose of the weights. Sums of decays are `own` and `theirs`. No weight stands on the other
     side of the diagonal, or BEFORE on it."""
-    found = tl.zeros((ROWS, DK), dtype=tl.float32)
-    if not BEFORE:
+    if LEVELS == 0:
+        sign: tl.constexpr = 1.0 if LATE else -1.0
+        half = once(others * tl.exp(-sign * from_middle(g, theirs, at, dk, ROWS, DK)), dk)
+        found = tl.exp(sign * from_middle(g, own, at, dk, ROWS, DK)) * dot(weights, half, DOT)
+    elif BEFORE:
+        found = tl.zeros((ROWS, DK), dtype=tl.float32)
+    else:
         found = on_diagonal(weights, ROWS) * others
     for level in range(LEVELS):
         half = halves(others * to_seam(g, theirs, at, dk, level, ROWS, DK), level, not LATE, ROWS)
@@ -194,7 +238,7 @@ def scores(x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.con
     if CHANNEL:
         return merged_scores(x, y, own, own, g, at, dk, ROWS, LEVELS, DK, False, DOT)
     else:
-        return dot(x, tl.trans(y), DOT) * tl.exp(tl.minimum(own - tl.trans(own), 0.0))
+        return dot(x, tl.trans(once(y, dk)), DOT) * tl.exp(tl.minimum(own - tl.trans(own), 0.0))
 
 
 @triton.jit
@@ -206,7 +250,7 @@ def scores_across(x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK:
     if CHANNEL:
         return merged_scores_across(x, y, own, g, at, dk, ROWS, LEVELS, DK, DOT)
     else:
-        return dot(y, tl.trans(x), DOT) * tl.exp(tl.minimum(tl.trans(own) - own, 0.0))
+        return dot(y, tl.trans(once(x, dk)), DOT) * tl.exp(tl.minimum(tl.trans(own) - own, 0.0))
 
 
 @triton.jit
@@ -237,7 +281,7 @@ def over_values(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, DOT: t
     found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
     for v0 in range(0, dv, BV):
         others = stored(y, at, time, dv, v0, ROWS, BV)
-        found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(others), DOT)
+        found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(once(others, dv)), DOT)
     return found
 
 
@@ -260,5 +304,5 @@ def against_state(x, states, at, time, dk, dv, ROWS: tl.constexpr, DK: tl.conste
     found = tl.zeros((ROWS, DK), dtype=tl.float32)
     for v0 in range(0, dv, BV):
         state = stored(states, 0, dk, dv, v0, DK, BV)
-        found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(state), DOT)
+        found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(once(state, dv)), DOT)
     return found

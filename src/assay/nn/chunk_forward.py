@@ -13,7 +13,20 @@ Only `carry` goes from chunk to chunk, the others run on all chunks at once.
 import triton
 import triton.language as tl
 
-from assay.nn.chunk_blocks import below, columns, dot, put, put_columns, scores, stored, sum_at, sums, tile
+from assay.nn.chunk_blocks import (
+    below,
+    columns,
+    dot,
+    elsewhere,
+    once,
+    put,
+    put_columns,
+    scores,
+    stored,
+    sum_at,
+    sums,
+    tile,
+)
 
 LENGTHS = ["time", "chunks"]
 """Arguments whose values no kernel is compiled for: one compilation serves every length."""
@@ -36,6 +49,9 @@ def overlaps(k, beta, g, a, time, chunks, dk, CHUNK: tl.constexpr, LEVELS: tl.co
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    if CHANNEL:  # noqa: SIM102 - the inner one is compiled only then
+        if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+            return
     keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
     found = scores(b * keys, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
@@ -116,10 +132,10 @@ def unwritten(k, v, beta, g, t, fresh, erased, time, chunks, dk, dv, CHUNK: tl.c
     solved = stored(t + (head * chunks + chunk) * CHUNK * CHUNK, 0, CHUNK, CHUNK, 0, CHUNK, CHUNK)
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
     keys = b * tile(k + head * time * dk, at, time, dk, CHUNK, DK) * tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
-    put(erased + head * time * dk, dot(solved, keys, DOT), at, time, dk, CHUNK, DK)
+    put(erased + head * time * dk, dot(solved, once(keys, dk), DOT), at, time, dk, CHUNK, DK)
     for v0 in range(0, dv, BV):
         values = b * columns(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
-        put_columns(fresh + head * time * dv, dot(solved, values, DOT), at, time, dv, v0, CHUNK, BV)
+        put_columns(fresh + head * time * dv, dot(solved, once(values, dk), DOT), at, time, dv, v0, CHUNK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -145,7 +161,7 @@ def carry(k, fresh, g, erased, u, states, given, last, time, chunks, dk, dv, CHU
         written -= dot(stored(erased, at, time, dk, 0, CHUNK, DK), state, DOT)
         put_columns(u, written, at, time, dv, v0, CHUNK, BV)
         keys = tile(k, at, time, dk, CHUNK, DK) * tl.exp(end - sums(g, at, dk, CHUNK, DK, CHANNEL))
-        state = tl.trans(tl.exp(end)) * state + dot(tl.trans(keys), written, DOT)
+        state = tl.trans(tl.exp(end)) * state + dot(tl.trans(once(keys, dk)), written, DOT)
     put_columns(states + chunks * dk * dv, state, 0, dk, dv, v0, DK, BV)
     put_columns(last + head * dk * dv, state, 0, dk, dv, v0, DK, BV)
 
@@ -157,11 +173,16 @@ def outputs(q, k, u, g, states, o, time, chunks, dk, dv, CHUNK: tl.constexpr, LE
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at = chunk * CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    if CHANNEL:  # noqa: SIM102 - the inner one is compiled only then
+        if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+            return
+    # All is loaded before the first product, so that a program waits for memory once.
     queries = tile(q + head * time * dk, at, time, dk, CHUNK, DK)
     keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
-    since = queries * tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
     state = stored(states + (head * (chunks + 1) + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
+    written = stored(u + head * time * dv, at, time, dv, v0, CHUNK, BV)
+    since = queries * tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
     found = dot(since, state, DOT)
     own = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
-    found += dot(own, stored(u + head * time * dv, at, time, dv, v0, CHUNK, BV), DOT)
+    found += dot(own, written, DOT)
     put_columns(o + head * time * dv, found, at, time, dv, v0, CHUNK, BV)

@@ -13,8 +13,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn import chunk_forward, general_kernels
-from assay.nn.chunk_sizes import KernelScan, single_products, ways
+from assay.nn.chunk_sizes import KernelScan, kept_in, ways
 from assay.nn.scan import Keys, PerChannel, Scanned, Start, Values
+
+NEAR_WARPS = 4
 
 
 def general_scan(
@@ -26,8 +28,6 @@ def general_scan(
 
 class _General(KernelScan):
     """(q, k, v, a, b, log w, S) -> (o, S after the last token); heads and sequences are one axis of the kernels."""
-
-    products = staticmethod(single_products)
 
     @staticmethod
     def forward(
@@ -59,64 +59,68 @@ class _Chunks:
         self.kinds: dict[str, Any] = {"CHUNK": chunk, "DK": key, "DOT": dot}
         # Kernels with scores hold up to ten tiles of a chunk, in a loop over levels; see nn/triton.py for the stages.
         self.alone: dict[str, Any] = {**self.kinds, "BV": self.block, "num_stages": 1}
-        self.merged: dict[str, Any] = {
-            **self.alone, "LEVELS": chunk.bit_length() - 1, "num_warps": 8 if chunk * key >= 4096 else 4
-        }  # fmt: skip
+        warps = {0: NEAR_WARPS, chunk.bit_length() - 1: 8} if chunk * key >= 4096 else {0: 4, chunk.bit_length() - 1: 4}
+        self.met = [{**self.alone, "LEVELS": levels, "num_warps": count} for levels, count in warps.items()]
         # Few programs of few channels fetch the next chunk ahead; many fill a GPU by themselves, if they take no room.
         self.carried: dict[str, Any] = {**self.kinds, "BV": self.narrow, "num_stages": 2 if self.narrow < 64 else 1}
         self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
-        self.matrix = partial(self.empty, *self.shape[:2], chunks, chunk, chunk)
+        # What only products read again is kept as they take it.
+        self.kept = partial(torch.empty, device=v.device, dtype=kept_in(dot))
+        self.matrices = (*self.shape[:2], chunks, chunk, chunk)
 
     def forward(self, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, ...]:
         time, chunks, dk, dv = self.sizes
         grid, chunk, key = (self.heads, chunks), self.kinds["CHUNK"], self.kinds["DK"]
         g = self.empty(*self.shape[:2], chunks * chunk, dk)
         chunk_forward.cumulate[grid](log_decay, g, time, chunks, dk, chunk, key)
-        ba, bk, solved, qk, qa = (self.matrix() for _ in range(5))
-        general_kernels.overlaps_general[grid](self.a, self.b, self.k, g, ba, bk, *self.sizes, **self.merged)
+        ba, (bk, solved, qk, qa) = self.empty(self.matrices), (self.kept(self.matrices) for _ in range(4))
+        for met in self.met:
+            general_kernels.overlaps_general[grid](self.a, self.b, self.k, g, ba, bk, *self.sizes, **met)
         chunk_forward.solve[grid](ba, solved, chunk, num_warps=1)
-        fresh, moved, y = self.empty(self.shape), self.empty(self.k.shape), self.empty(self.shape)
+        fresh, moved, y = self.kept(self.shape), self.kept(self.k.shape), self.kept(self.shape)
         general_kernels.unwritten_general[grid](self.b, self.v, g, bk, solved, fresh, moved, *self.sizes, **self.alone)
-        states = self.empty(*self.shape[:2], chunks + 1, dk, dv)
-        states[:, :, 0] = 0.0 if state is None else state
+        states, last = self.kept(*self.shape[:2], chunks + 1, dk, dv), self.empty(*self.shape[:2], dk, dv)
         general_kernels.carry_general[(self.heads, triton.cdiv(dv, self.narrow))](
-            self.k, self.v, self.a, g, fresh, moved, y, states, *self.sizes, **self.carried
-        )
+            self.k, self.v, self.a, g, fresh, moved, y, states, last if state is None else state.contiguous(), last,
+            *self.sizes, GIVEN=state is not None, **self.carried,
+        )  # fmt: skip
         o = torch.empty(self.shape, device=self.v.device, dtype=self.v.dtype)
-        general_kernels.outputs_general[grid](
-            self.q, self.k, self.a, self.v, y, g, states, qk, qa, o, *self.sizes, **self.merged
-        )
-        return o, states[:, :, -1].clone(), g, states, y, moved, solved, bk, qk, qa
+        for met in self.met:
+            general_kernels.outputs_general[grid](
+                self.q, self.k, self.a, self.v, y, g, states, qk, qa, o, *self.sizes, **met
+            )
+        return o, last, g, states, y, moved, solved, bk, qk, qa
 
     def backward(
         self, d_o: Tensor, d_last: Tensor | None, g: Tensor, states: Tensor, y: Tensor, moved: Tensor, solved: Tensor,
         bk: Tensor, qk: Tensor, qa: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """Return the slopes of q, k, v, a, b, the log decay and the state before the first token."""
-        _, chunks, _, dv = self.sizes
+        _, chunks, dk, dv = self.sizes
         grid = (self.heads, chunks)
-        d_states = torch.empty_like(states)
-        d_states[:, :, -1] = 0.0 if d_last is None else d_last
-        dy, dz, d_v = self.empty(self.shape), self.empty(self.shape), torch.empty_like(self.v)
+        d_states, d_first = self.kept(*self.shape[:2], chunks, dk, dv), self.empty(*self.shape[:2], dk, dv)
+        dy, dz, d_v = self.kept(self.shape), self.kept(self.shape), torch.empty_like(self.v)
         general_kernels.carry_back_general[(self.heads, triton.cdiv(dv, self.narrow))](
-            self.q, self.a, g, qa, moved, d_o, dy, d_states, *self.sizes, **self.carried
-        )
+            self.q, self.a, g, qa, moved, d_o, dy, d_states, d_first if d_last is None else d_last.contiguous(),
+            d_first, *self.sizes, GIVEN=d_last is not None, **self.carried,
+        )  # fmt: skip
         general_kernels.slopes_of_values_general[(*grid, triton.cdiv(dv, self.block))](
             self.k, g, solved, bk, qk, d_o, dy, d_states, dz, d_v, *self.sizes, **self.alone
         )
-        dq, dk, da, db = (self.empty(self.k.shape) for _ in range(4))
-        general_kernels.slopes_of_queries_general[grid](
-            self.q, self.k, self.a, self.v, y, g, states, d_states, d_o, dq, dk, da, *self.sizes,
-            **self.merged,
-        )  # fmt: skip
-        general_kernels.slopes_of_readers_general[grid](
-            self.b, self.k, self.a, self.v, y, g, states, dz, db, dk, da, *self.sizes, **self.merged
-        )
+        d_q, d_k, d_a, d_b = (self.empty(self.k.shape) for _ in range(4))
+        for met in self.met:
+            general_kernels.slopes_of_queries_general[grid](
+                self.q, self.k, self.a, self.v, y, g, states, d_states, d_o, d_q, d_k, d_a, *self.sizes, **met
+            )
+        for met in self.met:
+            general_kernels.slopes_of_readers_general[grid](
+                self.b, self.k, self.a, self.v, y, g, states, dz, d_b, d_k, d_a, *self.sizes, **met
+            )
         d_log = self.empty(self.k.shape)
         general_kernels.slopes_of_decay_general[grid](
-            self.q, self.k, self.a, self.b, dq, dk, da, db, states, d_states, d_log, *self.sizes, self.kinds["CHUNK"],
-            self.kinds["DK"], self.block,
+            self.q, self.k, self.a, self.b, d_q, d_k, d_a, d_b, states, d_states, d_log, *self.sizes,
+            self.kinds["CHUNK"], self.kinds["DK"], self.block,
         )  # fmt: skip
-        given = zip((dq, dk, da, db), (self.q, self.k, self.a, self.b), strict=True)
-        dq, dk, da, db = (slope.to(x.dtype) for slope, x in given)
-        return dq, dk, d_v, da, db, d_log, d_states[:, :, 0]
+        given = zip((d_q, d_k, d_a, d_b), (self.q, self.k, self.a, self.b), strict=True)
+        d_q, d_k, d_a, d_b = (slope.to(x.dtype) for slope, x in given)
+        return d_q, d_k, d_v, d_a, d_b, d_log, d_first

@@ -17,8 +17,10 @@ from assay.nn.chunk_blocks import (
     against_state,
     columns,
     dot,
+    elsewhere,
     merged_scores,
     merged_slopes,
+    once,
     put,
     put_columns,
     sum_at,
@@ -38,6 +40,8 @@ def overlaps_general(a, b, k, g, ba, bk, time, chunks, dk, dv, CHUNK: tl.constex
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, matrix = chunk * CHUNK, head * time * dk, (head * chunks + chunk) * CHUNK * CHUNK
     g += head * chunks * CHUNK * dk
+    if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+        return
     readers, erased = tile(b + keys_at, at, time, dk, CHUNK, DK), tile(a + keys_at, at, time, dk, CHUNK, DK)
     since, own = sums_before(g, at, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
     found = -merged_scores(readers, erased, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
@@ -65,15 +69,19 @@ def unwritten_general(b, v, g, bk, t, fresh, moved, time, chunks, dk, dv, CHUNK:
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def carry_general(k, v, a, g, fresh, moved, y, states, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
-                  BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """From chunk to chunk: states[0] is given, states[n + 1] is the state after chunk n; y is written here."""
+def carry_general(k, v, a, g, fresh, moved, y, states, given, last, time, chunks, dk, dv, CHUNK: tl.constexpr,
+                  DK: tl.constexpr, BV: tl.constexpr, GIVEN: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """From chunk to chunk: states[n] is the state before chunk n, `last` the one after all; y is written here.
+    GIVEN: it begins with that state, not with zeros."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * dk
     states += head * (chunks + 1) * dk * dv
     keys_at, values_at = head * time * dk, head * time * dv
-    state = columns(states, 0, dk, dv, v0, DK, BV)
+    state = tl.zeros((DK, BV), dtype=tl.float32)
+    if GIVEN:
+        state = columns(given + head * dk * dv, 0, dk, dv, v0, DK, BV)
     for chunk in range(chunks):
+        put_columns(states + chunk * dk * dv, state, 0, dk, dv, v0, DK, BV)
         at = chunk * CHUNK
         end = sum_at(g, at + CHUNK - 1, dk, DK, True)
         until = tl.exp(end - sums(g, at, dk, CHUNK, DK, True))
@@ -85,7 +93,8 @@ def carry_general(k, v, a, g, fresh, moved, y, states, time, chunks, dk, dv, CHU
         written = dot(tl.trans(keys), columns(v + values_at, at, time, dv, v0, CHUNK, BV), DOT)
         written += dot(tl.trans(erased), stored, DOT)
         state = tl.trans(tl.exp(end)) * state + written
-        put_columns(states + (chunk + 1) * dk * dv, state, 0, dk, dv, v0, DK, BV)
+    put_columns(states + chunks * dk * dv, state, 0, dk, dv, v0, DK, BV)
+    put_columns(last + head * dk * dv, state, 0, dk, dv, v0, DK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -96,6 +105,8 @@ def outputs_general(q, k, a, v, y, g, states, qk, qa, o, time, chunks, dk, dv, C
     at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
     matrix = (head * chunks + chunk) * CHUNK * CHUNK
     g += head * chunks * CHUNK * dk
+    if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+        return
     queries, keys = tile(q + keys_at, at, time, dk, CHUNK, DK), tile(k + keys_at, at, time, dk, CHUNK, DK)
     own = sums(g, at, dk, CHUNK, DK, True)
     with_keys = merged_scores(queries, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
@@ -113,17 +124,21 @@ def outputs_general(q, k, a, v, y, g, states, qk, qa, o, time, chunks, dk, dv, C
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def carry_back_general(q, a, g, qa, moved, d_o, dy, d_states, time, chunks, dk, dv, CHUNK: tl.constexpr,
-                       DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """From the last chunk to the first: d_states[chunks] is given, d_states[n] is that of the state before chunk n."""
+def carry_back_general(q, a, g, qa, moved, d_o, dy, d_states, given, first, time, chunks, dk, dv, CHUNK: tl.constexpr,
+                       DK: tl.constexpr, BV: tl.constexpr, GIVEN: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """From the last chunk to the first: d_states[n] is the slope of the state after chunk n, `first` that of the state
+    before all. GIVEN: it begins with that slope, not with zeros."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * dk
-    d_states += head * (chunks + 1) * dk * dv
+    d_states += head * chunks * dk * dv
     qa += head * chunks * CHUNK * CHUNK
     keys_at, values_at = head * time * dk, head * time * dv
-    slope = columns(d_states + chunks * dk * dv, 0, dk, dv, v0, DK, BV)
+    slope = tl.zeros((DK, BV), dtype=tl.float32)
+    if GIVEN:
+        slope = columns(given + head * dk * dv, 0, dk, dv, v0, DK, BV)
     for back in range(chunks):
         chunk = chunks - 1 - back
+        put_columns(d_states + chunk * dk * dv, slope, 0, dk, dv, v0, DK, BV)
         at = chunk * CHUNK
         end = sum_at(g, at + CHUNK - 1, dk, DK, True)
         own = sums(g, at, dk, CHUNK, DK, True)
@@ -136,7 +151,7 @@ def carry_back_general(q, a, g, qa, moved, d_o, dy, d_states, time, chunks, dk, 
         before = dot(tl.trans(queries), pull, DOT)
         before += dot(tl.trans(tile(moved + keys_at, at, time, dk, CHUNK, DK)), stored, DOT)
         slope = tl.trans(tl.exp(end)) * slope + before
-        put_columns(d_states + chunk * dk * dv, slope, 0, dk, dv, v0, DK, BV)
+    put_columns(first + head * dk * dv, slope, 0, dk, dv, v0, DK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -146,15 +161,15 @@ def slopes_of_values_general(k, g, t, bk, qk, d_o, dy, d_states, dz, d_v, time, 
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at, values_at, matrix = chunk * CHUNK, head * time * dv, (head * chunks + chunk) * CHUNK * CHUNK
     g += head * chunks * CHUNK * dk
-    back = tl.trans(tile(t + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK))
+    back = tl.trans(once(tile(t + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK), dk))
     through = dot(back, columns(dy + values_at, at, time, dv, v0, CHUNK, BV), DOT)
     put_columns(dz + values_at, through, at, time, dv, v0, CHUNK, BV)
-    found = dot(tl.trans(tile(bk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK)), through, DOT)
+    found = dot(tl.trans(once(tile(bk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK), dk)), through, DOT)
     pull = columns(d_o + values_at, at, time, dv, v0, CHUNK, BV)
-    found += dot(tl.trans(tile(qk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK)), pull, DOT)
+    found += dot(tl.trans(once(tile(qk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK), dk)), pull, DOT)
     end = sum_at(g, at + CHUNK - 1, dk, DK, True)
     keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK) * tl.exp(end - sums(g, at, dk, CHUNK, DK, True))
-    after = columns(d_states + (head * (chunks + 1) + chunk + 1) * dk * dv, 0, dk, dv, v0, DK, BV)
+    after = columns(d_states + (head * chunks + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
     found += dot(keys, after, DOT)
     put_columns(d_v + values_at, found, at, time, dv, v0, CHUNK, BV)
 
@@ -168,10 +183,13 @@ def slopes_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, 
     at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
     before = (head * (chunks + 1) + chunk) * dk * dv
     g += head * chunks * CHUNK * dk
+    if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+        return
     d_o += values_at
     queries = tile(q + keys_at, at, time, dk, CHUNK, DK)
     own = sums(g, at, dk, CHUNK, DK, True)
-    until, after = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own), d_states + before + dk * dv
+    until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own)
+    after = d_states + (head * chunks + chunk) * dk * dv
     weights = weights_of(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
     keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
     d_queries = merged_slopes(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
@@ -198,6 +216,8 @@ def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time,
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
     g += head * chunks * CHUNK * dk
+    if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+        return
     dz += values_at
     readers = tile(b + keys_at, at, time, dk, CHUNK, DK)
     since, own = sums_before(g, at, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
@@ -230,10 +250,11 @@ def slopes_of_decay_general(q, k, a, b, dq, d_k, d_a, d_b, states, d_states, d_l
     slope -= tile(k + keys_at, at, time, dk, CHUNK, DK) * tile(d_k + keys_at, at, time, dk, CHUNK, DK)
     slope -= tile(a + keys_at, at, time, dk, CHUNK, DK) * tile(d_a + keys_at, at, time, dk, CHUNK, DK)
     reading = tile(b + keys_at, at, time, dk, CHUNK, DK) * tile(d_b + keys_at, at, time, dk, CHUNK, DK)
-    after = (head * (chunks + 1) + chunk + 1) * dk * dv
+    states += (head * (chunks + 1) + chunk + 1) * dk * dv
+    d_states += (head * chunks + chunk) * dk * dv
     end = tl.zeros((DK,), dtype=tl.float32)
     for v0 in range(0, dv, BV):
-        state = columns(states + after, 0, dk, dv, v0, DK, BV)
-        end += tl.sum(state * columns(d_states + after, 0, dk, dv, v0, DK, BV), axis=1)
+        state = columns(states, 0, dk, dv, v0, DK, BV)
+        end += tl.sum(state * columns(d_states, 0, dk, dv, v0, DK, BV), axis=1)
     found = tl.cumsum(slope + reading, axis=0, reverse=True) - reading + end[None, :]
     put(d_log + keys_at, found, at, time, dk, CHUNK, DK)

@@ -22,10 +22,11 @@ BLOCK = {"written": 64, "pulled": 64, "outputs": 64, "slopes": 64}
 """Value channels that a program holds at a time, at most."""
 WARPS = {"written": 4, "pulled": 4, "outputs": 4, "slopes": 4}
 WIDE_WARPS = {"written": 4, "pulled": 4, "outputs": 8, "slopes": 8}
-"""Warps of a program, and those of one with keys of more than 64 channels, or of more than 32 with a decay of each."""
+"""Warps of a program, and those of one with keys of more than 64 channels, or of more than 32 where blocks are
+merged."""
 REGISTERS: dict[str, int] = {}
 """Registers of a thread at most, by kernel: fewer let more programs run side by side, and may be spilled."""
-CHUNK = {"channel": 32, "head": 64}
+CHUNK = {"channel": 64, "head": 64}
 """Tokens of a chunk, with a decay per channel or per head."""
 PASSED, AHEAD = 1024, 4
 """Numbers of a state that a warp carries from chunk to chunk, about, and how many chunks ahead it loads."""
@@ -91,15 +92,16 @@ class _Chunks:
         self.grid = (self.heads, self.chunks)
         self.kinds = {"CHANNEL": self.channel, "DOT": dot}
         self.more = {"STRONG": strength is not None, "SKIP": skip is not None}
-        self.levels = {"LEVELS": self.chunk.bit_length() - 1}
+        # Chunks whose rows meet at one point, and those whose blocks are merged.
+        self.levels = (0, self.chunk.bit_length() - 1) if self.channel else (0,)
         self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
         self.states = partial(torch.empty, (*self.shape[:2], self.chunks, dk, dv), device=v.device, dtype=kept_in(dot))
 
-    def options(self, kernel: str) -> dict[str, Any]:
+    def options(self, kernel: str, levels: int = 0) -> dict[str, Any]:
         """Return the shapes of a kernel's tiles. A program of one chunk has loops too short to fetch ahead in, which
         would take the room of other programs."""
         block = min(BLOCK[kernel], width_of(self.shape[-1]))
-        wide = self.key * (2 if self.channel else 1) > 64
+        wide = self.key * (2 if levels else 1) > 64
         warps = (WIDE_WARPS if wide else WARPS)[kernel]
         few = {"maxnreg": REGISTERS[kernel]} if kernel in REGISTERS else {}
         shape = {"CHUNK": self.chunk, "DK": self.key, "BV": block}
@@ -127,10 +129,11 @@ class _Chunks:
         )  # fmt: skip
         self.passed(states, g, state, last, back=False)
         o = torch.empty_like(self.v)
-        outer_kernels.outputs[self.grid](
-            self.q, self.k, self.v, strength, skip, g, states, o, *self.sizes, **self.more, **self.levels,
-            **self.options("outputs"),
-        )  # fmt: skip
+        for levels in self.levels:
+            outer_kernels.outputs[self.grid](
+                self.q, self.k, self.v, strength, skip, g, states, o, *self.sizes, **self.more, LEVELS=levels,
+                **self.options("outputs", levels),
+            )  # fmt: skip
         return o, last, g, states
 
     def backward(
@@ -148,10 +151,11 @@ class _Chunks:
         d_strength = None if self.strength is None else torch.empty_like(self.strength)
         d_skip = None if self.skip is None else self.empty(*self.shape[:2], self.chunks)
         found = (d_q, d_k, d_v, *(g if x is None else x for x in (d_log, d_strength, d_skip)))
-        outer_kernels.slopes[self.grid](
-            self.q, self.k, self.v, strength, skip, g, states, d_states, d_o, *found, *self.sizes, **self.more,
-            **self.levels, DECAYS=decays, **self.options("slopes"),
-        )  # fmt: skip
+        for levels in self.levels:
+            outer_kernels.slopes[self.grid](
+                self.q, self.k, self.v, strength, skip, g, states, d_states, d_o, *found, *self.sizes, **self.more,
+                LEVELS=levels, DECAYS=decays, **self.options("slopes", levels),
+            )  # fmt: skip
         if group > 1:
             d_q, d_k = (x.unflatten(1, (-1, group)).sum(dim=2) for x in (d_q, d_k))
         return d_q, d_k, d_v, d_log, d_strength, None if d_skip is None else d_skip.sum(dim=-1), d_first

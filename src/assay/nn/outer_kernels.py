@@ -19,9 +19,11 @@ from assay.nn.chunk_blocks import (
     against_state,
     below,
     dot,
+    elsewhere,
     halves,
     in_block,
     on_diagonal,
+    once,
     put,
     put_columns,
     scores,
@@ -42,7 +44,7 @@ from assay.nn.chunk_forward import FLOOR, LENGTHS
 @triton.jit
 def strengths(b, head, at, time, ROWS: tl.constexpr):
     rows = at + tl.arange(0, ROWS)
-    return tl.load(b + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
+    return tl.load(b + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -50,7 +52,7 @@ def strong_keys(k, b, head, at, time, dk, ROWS: tl.constexpr, DK: tl.constexpr, 
     """Load a chunk's keys, times their strengths if they have some."""
     keys = tile(k, at, time, dk, ROWS, DK)
     if STRONG:
-        keys *= strengths(b, head, at, time, ROWS)
+        keys *= strengths(b, head, at, time, ROWS)[:, None]
     return keys
 
 
@@ -93,7 +95,7 @@ def pulled(q, g, d_o, pulls, time, chunks, dk, dv, group, CHUNK: tl.constexpr, D
     own = sums(g + head * chunks * CHUNK * (dk if CHANNEL else 1), at, dk, CHUNK, DK, CHANNEL)
     since = tile(q + head // group * time * dk, at, time, dk, CHUNK, DK) * tl.exp(own)
     for v0 in range(0, dv, BV):
-        found = dot(tl.trans(since), stored(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV), DOT)
+        found = dot(tl.trans(once(since, dk)), stored(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV), DOT)
         put_columns(pulls + (head * chunks + chunk) * dk * dv, found, 0, dk, dv, v0, DK, BV)
 
 
@@ -130,9 +132,13 @@ def outputs(q, k, v, b, skip, g, states, o, time, chunks, dk, dv, group, CHUNK: 
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, values_at = chunk * CHUNK, head // group * time * dk, head * time * dv
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    queries = tile(q + keys_at, at, time, dk, CHUNK, DK)
-    keys = strong_keys(k + keys_at, b, head, at, time, dk, CHUNK, DK, STRONG)
+    if CHANNEL:  # noqa: SIM102 - the inner one is compiled only then
+        if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+            return
+    queries, keys = tile(q + keys_at, at, time, dk, CHUNK, DK), tile(k + keys_at, at, time, dk, CHUNK, DK)
     met = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
+    if STRONG:
+        met *= strengths(b, head, at, time, CHUNK)[None, :]
     if SKIP:
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
     queries *= tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
@@ -153,6 +159,9 @@ def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    if CHANNEL:  # noqa: SIM102 - the inner one is compiled only then
+        if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+            return
     q += head // group * time * dk
     k += head // group * time * dk
     v += head * time * dv
@@ -162,50 +171,53 @@ def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b
     states += (head * chunks + chunk) * dk * dv
     d_states += (head * chunks + chunk) * dk * dv
     d_skip += head * chunks + chunk
-    end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
-    if CHANNEL:
-        slope, found, by_state = slopes_by_channel(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_skip, head,
-                                                   at, time, dk, dv, CHUNK, LEVELS, DK, BV, STRONG, SKIP,
-                                                   DOT)  # fmt: skip
-    else:
-        slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, dv, CHUNK, LEVELS, DK, BV, STRONG,
+    if LEVELS == 0:
+        slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, dv, CHUNK, DK, BV, CHANNEL, STRONG,
                          SKIP, DOT)  # fmt: skip
-        slope, found, by_state = slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, time, dk,
-                                                dv, CHUNK, LEVELS, DK, BV, STRONG, SKIP, DOT)  # fmt: skip
+        slope, found, written = slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, time, dk,
+                                               dv, CHUNK, DK, BV, CHANNEL, STRONG, SKIP, DOT)  # fmt: skip
+    else:
+        slope, found, written = slopes_by_merges(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_skip, head,
+                                                 at, time, dk, dv, CHUNK, LEVELS, DK, BV, STRONG, SKIP,
+                                                 DOT)  # fmt: skip
+    pairs = tile(k, at, time, dk, CHUNK, DK) * found
+    if STRONG:
+        strength = strengths(b, head, at, time, CHUNK)
+        tl.store(d_b + head * time + rows, tl.sum(pairs, axis=1), mask=rows < time)
+        pairs *= strength[:, None]
+        found *= strength[:, None]
+    put(d_k + head * time * dk, found, at, time, dk, CHUNK, DK)
     if DECAYS:
         kept = tl.zeros((DK,), dtype=tl.float32)
         for v0 in range(0, dv, BV):
             state, after = stored(states, 0, dk, dv, v0, DK, BV), stored(d_states, 0, dk, dv, v0, DK, BV)
             kept += tl.sum(state.to(tl.float32) * after.to(tl.float32), axis=1)
-        keys = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
-        slope -= keys * found
-        last = tl.exp(end) * kept[None, :] + tl.sum(keys * by_state, axis=0)[None, :]
+        last = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)) * kept[None, :]
         if CHANNEL:
-            total = tl.cumsum(slope, axis=0, reverse=True) + last
+            last += tl.sum(written, axis=0)[None, :]
+            total = tl.cumsum(slope - pairs, axis=0, reverse=True) + last
             put(d_log + head * time * dk, total, at, time, dk, CHUNK, DK)
         else:
-            sum_of_slopes = tl.cumsum(tl.sum(slope, axis=1), axis=0, reverse=True) + tl.sum(last)
-            tl.store(d_log + head * time + rows, sum_of_slopes, mask=rows < time)
-    if STRONG:
-        plain = tile(k, at, time, dk, CHUNK, DK)
-        tl.store(d_b + head * time + rows, tl.sum(plain * found, axis=1), mask=rows < time)
-        found *= strengths(b, head, at, time, CHUNK)
-    put(d_k + head * time * dk, found, at, time, dk, CHUNK, DK)
+            total = tl.cumsum(slope - tl.sum(pairs, axis=1), axis=0, reverse=True) + tl.sum(last) + tl.sum(written)
+            tl.store(d_log + head * time + rows, total, mask=rows < time)
 
 
 @triton.jit
 def slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, dv, CHUNK: tl.constexpr,
-                     LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, STRONG: tl.constexpr,
+                     DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr,
                      SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """With a decay per head. Those of queries and keys come after, with tiles loaded again, from a cache: all at once
-    would need more registers than there are."""
-    queries = tile(q, at, time, dk, CHUNK, DK)
-    keys = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
-    met = tl.where(above(CHUNK, False), scores_across(queries, keys, g, at, dk, CHUNK, LEVELS, DK, False, DOT), 0.0)
+    """Where rows meet at one point. Those of queries and keys come after, with tiles loaded again, from a cache: all at
+    once would need more registers than there are."""
+    queries, keys = tile(q, at, time, dk, CHUNK, DK), tile(k, at, time, dk, CHUNK, DK)
+    met = tl.where(above(CHUNK, False), scores_across(queries, keys, g, at, dk, CHUNK, 0, DK, CHANNEL, DOT), 0.0)
+    until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL) - sums(g, at, dk, CHUNK, DK, CHANNEL))
+    if STRONG:
+        strength = strengths(b, head, at, time, CHUNK)[:, None]
+        met *= strength
+        until *= strength
     if SKIP:
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
-    keys *= tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, False) - sums(g, at, dk, CHUNK, DK, False))
-    put_slopes_of_values(met, keys, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put_slopes_of_values(met, keys * until, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
 
 
 @triton.jit
@@ -219,31 +231,42 @@ def put_slopes_of_values(met, keys, d_states, d_o, d_v, at, time, dk, dv, CHUNK:
 
 @triton.jit
 def slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, time, dk, dv, CHUNK: tl.constexpr,
-                   LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, STRONG: tl.constexpr, SKIP: tl.constexpr,
-                   DOT: tl.constexpr):  # fmt: skip
-    """With a decay per head: writes dq, and returns q dq, dk and the share of dk that the state after the chunk has."""
-    own = sums(g, at, dk, CHUNK, DK, False)
-    queries, keys = tile(q, at, time, dk, CHUNK, DK), strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
+                   DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr,
+                   SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Where rows meet at one point: writes dq, and returns q dq, the slope of strong keys, and those keys times the
+    share of it that the state after the chunk has. With a decay per head q dq and the last are summed over a key's
+    channels, which takes fewer registers."""
+    own = sums(g, at, dk, CHUNK, DK, CHANNEL)
     weights = weights_of(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
     if SKIP:
         tl.store(d_skip, tl.sum(tl.where(diagonal(CHUNK), weights, 0.0)))
-    found = to_left(weights, keys, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    # Keys have their strengths here, not the weights: those are rounded alike in dq and dk, and their difference is
+    # the slope of the decay.
+    queries, keys = tile(q, at, time, dk, CHUNK, DK), strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
+    if STRONG:
+        keys = once(keys, dk)
+    found = to_left(weights, keys, g, at, dk, CHUNK, 0, DK, CHANNEL, DOT)
     found += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_q, found, at, time, dk, CHUNK, DK)
     slope = queries * found
+    if not CHANNEL:
+        slope = tl.sum(slope, axis=1)
     across = weights_across(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
-    found = to_right(across, queries, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
-    end = sum_at(g, at + CHUNK - 1, dk, DK, False)
+    found = to_right(across, queries, g, at, dk, CHUNK, 0, DK, CHANNEL, DOT)
+    end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
     by_state = tl.exp(end - own) * against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    return slope, found + by_state, by_state
+    written = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG) * by_state
+    if not CHANNEL:
+        written = tl.sum(written, axis=1)
+    return slope, found + by_state, written
 
 
 @triton.jit
-def slopes_by_channel(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_skip, head, at, time, dk, dv,
-                      CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
-                      STRONG: tl.constexpr, SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """With a decay per channel: writes dq and dv, and returns what `slopes_of_keys` does. The decays to a seam are
-    needed for the scores, for dq and for dk, and made once."""
+def slopes_by_merges(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_skip, head, at, time, dk, dv,
+                     CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+                     STRONG: tl.constexpr, SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Where blocks are merged: writes dq and dv, and returns what `slopes_of_keys` does. The decays to a seam are made
+    once for the scores, for dq and for dk."""
     weights = weights_of(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
     across = weights_across(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
     queries, own = tile(q, at, time, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
@@ -259,12 +282,12 @@ def slopes_by_channel(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_sk
         to_early = seam * dot(in_block(across, level, CHUNK), late, DOT)
         of_queries += halves(to_late, level, True, CHUNK)
         of_keys += halves(to_early, level, False, CHUNK)
+    until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own)
     if SKIP:
         tl.store(d_skip, tl.sum(alone))
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
-    until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own)
     put_slopes_of_values(met, keys * until, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
     of_queries += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_q, of_queries, at, time, dk, CHUNK, DK)
     by_state = until * against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    return queries * of_queries, of_keys + by_state, by_state
+    return queries * of_queries, of_keys + by_state, keys * by_state

@@ -26,6 +26,9 @@ from assay.nn.general import general_scan as general_scan
 from assay.nn.outer import outer_scan as outer_scan
 from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
 
+NEAR_WARPS = 4
+"""Warps of a program of a chunk whose rows meet at one point."""
+
 
 def delta_scan(
     q: Keys, k: Keys, v: Values, beta: PerHead, log_decay: Decay | None = None, *, state: Start = None,
@@ -75,9 +78,11 @@ class _Chunks:
         self.shapes = {"CHUNK": self.chunk, "DK": key}
         # A program of one chunk has loops too short to fetch ahead in, which would take the room of other programs.
         self.alone: dict[str, Any] = {**self.shapes, "CHANNEL": self.channel, "DOT": dot, "num_stages": 1}
-        self.merged: dict[str, Any] = {"LEVELS": self.chunk.bit_length() - 1, **self.alone}
-        if self.channel and self.chunk * key >= 4096:
-            self.merged["num_warps"] = 8  # five tiles of a chunk are held while blocks are merged
+        # Chunks whose rows meet at one point, and those whose blocks are merged, which hold five tiles meanwhile.
+        self.met: list[dict[str, Any]] = [{"LEVELS": 0, "num_warps": NEAR_WARPS, **self.alone}]
+        if self.channel:
+            warps = 8 if self.chunk * key >= 4096 else 4
+            self.met.append({"LEVELS": self.chunk.bit_length() - 1, "num_warps": warps, **self.alone})
         # Three stages of keys of 128 channels are more than the shared memory of a Hopper GPU.
         stages = 2 if key == 128 or self.narrow == self.block == 64 else 3
         self.carried: dict[str, Any] = {**self.alone, "BV": self.narrow, "num_stages": stages}
@@ -95,9 +100,10 @@ class _Chunks:
             GIVEN=state is not None, **self.carried,
         )  # fmt: skip
         o = torch.empty_like(self.v)
-        chunk_forward.outputs[(*self.grid, self.blocks)](
-            self.q, self.k, u, g, states, o, *self.sizes, BV=self.wide, **self.merged
-        )
+        for met in self.met:
+            chunk_forward.outputs[(*self.grid, self.blocks)](
+                self.q, self.k, u, g, states, o, *self.sizes, BV=self.wide, **met
+            )
         return o, last, g, states, u, fresh, erased, solved
 
     def prepared(self) -> tuple[Tensor, ...]:
@@ -110,7 +116,8 @@ class _Chunks:
         )
         matrices = (*self.shape[:2], chunks, self.chunk, self.chunk)
         overlap, solved = self.empty(matrices), self.kept(matrices)
-        chunk_forward.overlaps[self.grid](self.k, self.beta, g, overlap, time, chunks, dk, **self.merged)
+        for met in self.met:
+            chunk_forward.overlaps[self.grid](self.k, self.beta, g, overlap, time, chunks, dk, **met)
         chunk_forward.solve[self.grid](overlap, solved, self.chunk, num_warps=1)
         fresh, erased = self.kept(self.shape), self.kept(*self.shape[:3], dk)
         chunk_forward.unwritten[self.grid](
@@ -127,9 +134,10 @@ class _Chunks:
         _, chunks, dk, dv = self.sizes
         du, d_states = self.kept(self.shape), self.kept(*self.shape[:2], chunks, dk, dv)
         d_first = self.empty(*self.shape[:2], dk, dv)
-        chunk_backward.slopes_of_writes[(*self.grid, self.blocks)](
-            self.q, self.k, g, d_o, du, *self.sizes, BV=self.wide, **self.merged
-        )
+        for met in self.met:
+            chunk_backward.slopes_of_writes[(*self.grid, self.blocks)](
+                self.q, self.k, g, d_o, du, *self.sizes, BV=self.wide, **met
+            )
         chunk_backward.carry_back[(self.heads, self.ways)](
             self.q, self.k, g, erased, d_o, du, d_states, d_first if d_last is None else d_last.contiguous(), d_first,
             *self.sizes, GIVEN=d_last is not None, **self.carried,
@@ -138,9 +146,10 @@ class _Chunks:
         part = self.empty if decays else self.kept
         dq = self.empty(self.q.shape) if decays else torch.empty_like(self.q)
         d_right, d_erasing = part(self.k.shape), part(self.k.shape)
-        chunk_backward.slopes_of_keys[self.grid](
-            self.q, self.k, u, g, states, d_states, d_o, dq, d_right, *self.sizes, BV=self.block, **self.merged
-        )
+        for met in self.met:
+            chunk_backward.slopes_of_keys[self.grid](
+                self.q, self.k, u, g, states, d_states, d_o, dq, d_right, *self.sizes, BV=self.block, **met
+            )
         d_k = torch.empty_like(self.k)
         d_v, d_beta = self.through_solution(
             g, states, du, d_right, d_erasing, fresh, erased, solved, None if decays else d_k
@@ -166,8 +175,9 @@ class _Chunks:
             self.v, self.k, self.beta, g, solved, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, *self.sizes,
             BV=self.block, **self.alone,
         )  # fmt: skip
-        chunk_backward.slopes_of_overlaps[self.grid](
-            self.k, self.beta, g, d_a, d_erasing, d_right, d_beta, d_right if d_k is None else d_k, time, chunks, dk,
-            JOINED=d_k is not None, **self.merged,
-        )  # fmt: skip
+        for met in self.met:
+            chunk_backward.slopes_of_overlaps[self.grid](
+                self.k, self.beta, g, d_a, d_erasing, d_right, d_beta, d_right if d_k is None else d_k, time, chunks,
+                dk, JOINED=d_k is not None, **met,
+            )  # fmt: skip
         return d_v, d_beta
