@@ -13,11 +13,14 @@ from assay.nn.chunk_blocks import (
     against_state,
     below,
     columns,
+    decayed,
     dot,
     elsewhere,
+    left_of,
     once,
     put,
     put_columns,
+    right_of,
     scores_across,
     square_across,
     stored,
@@ -99,15 +102,23 @@ def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks,
     d_o += head * time * dv
     states += (head * (chunks + 1) + chunk) * dk * dv
     d_states += (head * chunks + chunk) * dk * dv
-    own = sums(g, at, dk, CHUNK, DK, CHANNEL)
     weights = weights_of(d_o, u, at, time, dv, CHUNK, BV, False, DOT)
-    slope = to_left(weights, tile(k + keys_at, at, time, dk, CHUNK, DK), g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
-    slope += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    put(dq + keys_at, slope, at, time, dk, CHUNK, DK)
-    across = weights_across(d_o, u, at, time, dv, CHUNK, BV, False, DOT)
-    slope = to_right(across, tile(q + keys_at, at, time, dk, CHUNK, DK), g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
-    until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL) - own)
-    slope += until * against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    keys, queries = tile(k + keys_at, at, time, dk, CHUNK, DK), tile(q + keys_at, at, time, dk, CHUNK, DK)
+    read = against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    if LEVELS == 0:
+        weights = decayed(weights, g, at, dk, CHUNK, DK, CHANNEL)
+        slope = left_of(weights, keys, read, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+        put(dq + keys_at, slope, at, time, dk, CHUNK, DK)
+        kept = against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+        slope, _ = right_of(weights, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+    else:
+        own = sums(g, at, dk, CHUNK, DK, CHANNEL)
+        slope = to_left(weights, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT) + tl.exp(own) * read
+        put(dq + keys_at, slope, at, time, dk, CHUNK, DK)
+        across = weights_across(d_o, u, at, time, dv, CHUNK, BV, False, DOT)
+        slope = to_right(across, queries, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+        until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL) - own)
+        slope += until * against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_right + keys_at, slope, at, time, dk, CHUNK, DK)
 
 
@@ -159,8 +170,14 @@ def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, d_k, time, c
     d_a += (head * chunks + chunk) * CHUNK * CHUNK
     slope = tile(d_a, 0, CHUNK, CHUNK, CHUNK, CHUNK)
     keys = tile(k, at, time, dk, CHUNK, DK)
-    left = to_left(slope, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
-    right = to_right(square_across(d_a, CHUNK), once(b * keys, dk), g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    strong = once(b * keys, dk)
+    if LEVELS == 0:
+        slope = decayed(slope, g, at, dk, CHUNK, DK, CHANNEL)
+        left = left_of(slope, keys, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+        right, _ = right_of(slope, strong, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+    else:
+        left = to_left(slope, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+        right = to_right(square_across(d_a, CHUNK), strong, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
     strength = tl.sum(left * keys, axis=1) + tl.load(strengths, mask=rows < time, other=0.0)
     tl.store(strengths, strength, mask=rows < time)
     left = b * left + tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)

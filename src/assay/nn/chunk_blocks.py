@@ -276,6 +276,43 @@ def to_right(across, x, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK:
 
 
 @triton.jit
+def decayed(weights, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr):
+    """Return weights_ij E_ij with a decay per head, for `left_of` and `right_of`: the slopes of `scores` in x and y,
+    where all rows meet at one point. No weight stands above the diagonal."""
+    if CHANNEL:
+        return weights
+    else:
+        own = sums(g, at, dk, ROWS, DK, False)
+        return weights * tl.exp(tl.minimum(own - tl.trans(own), 0.0))
+
+
+@triton.jit
+def left_of(met, y, read, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):
+    """Return sum_j weights_ij E_ij y_j + e^G_i read_i, given what `decayed` gives."""
+    own = sums(g, at, dk, ROWS, DK, CHANNEL)
+    if CHANNEL:
+        end = sum_at(g, at + ROWS - 1, dk, DK, True)
+        past = own - 0.5 * end
+        return tl.exp(past) * (dot(met, once(y * tl.exp(-past), dk), DOT) + tl.exp(0.5 * end) * read)
+    else:
+        return dot(met, y, DOT) + tl.exp(own) * read
+
+
+@triton.jit
+def right_of(met, x, kept, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):
+    """Return sum_i weights_ij E_ij x_i + e^(G_end - G_j) kept_j, and the second part of it."""
+    own, end = sums(g, at, dk, ROWS, DK, CHANNEL), sum_at(g, at + ROWS - 1, dk, DK, CHANNEL)
+    if CHANNEL:
+        past = own - 0.5 * end
+        back = tl.exp(-past)
+        kept = back * (tl.exp(0.5 * end) * kept)
+        return back * dot(tl.trans(met), once(x * tl.exp(past), dk), DOT) + kept, kept
+    else:
+        kept = tl.exp(end - own) * kept
+        return dot(tl.trans(met), x, DOT) + kept, kept
+
+
+@triton.jit
 def over_values(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):
     """Return x_i . y_j over all value channels, for the rows of a chunk."""
     found = tl.zeros((ROWS, ROWS), dtype=tl.float32)

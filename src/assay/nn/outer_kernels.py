@@ -18,22 +18,23 @@ from assay.nn.chunk_blocks import (
     above,
     against_state,
     below,
+    decayed,
     dot,
     elsewhere,
     halves,
     in_block,
+    left_of,
     on_diagonal,
     once,
     put,
     put_columns,
+    right_of,
     scores,
     scores_across,
     stored,
     sum_at,
     sums,
     tile,
-    to_left,
-    to_right,
     to_seam,
     weights_across,
     weights_of,
@@ -236,7 +237,6 @@ def slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, 
     """Where rows meet at one point: writes dq, and returns q dq, the slope of strong keys, and those keys times the
     share of it that the state after the chunk has. With a decay per head q dq and the last are summed over a key's
     channels, which takes fewer registers."""
-    own = sums(g, at, dk, CHUNK, DK, CHANNEL)
     weights = weights_of(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
     if SKIP:
         tl.store(d_skip, tl.sum(tl.where(diagonal(CHUNK), weights, 0.0)))
@@ -245,20 +245,19 @@ def slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, 
     queries, keys = tile(q, at, time, dk, CHUNK, DK), strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
     if STRONG:
         keys = once(keys, dk)
-    found = to_left(weights, keys, g, at, dk, CHUNK, 0, DK, CHANNEL, DOT)
-    found += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    weights = decayed(weights, g, at, dk, CHUNK, DK, CHANNEL)
+    read = against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    found = left_of(weights, keys, read, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     put(d_q, found, at, time, dk, CHUNK, DK)
     slope = queries * found
     if not CHANNEL:
         slope = tl.sum(slope, axis=1)
-    across = weights_across(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
-    found = to_right(across, queries, g, at, dk, CHUNK, 0, DK, CHANNEL, DOT)
-    end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
-    by_state = tl.exp(end - own) * against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    kept = against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    found, by_state = right_of(weights, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     written = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG) * by_state
     if not CHANNEL:
         written = tl.sum(written, axis=1)
-    return slope, found + by_state, written
+    return slope, found, written
 
 
 @triton.jit
