@@ -134,6 +134,23 @@ def test_gates(kind: str, shape: tuple[int, ...], heads: int) -> None:
     assert worst(slopes([found], inputs), slopes([wanted], exact)) < EXACT
 
 
+@pytest.mark.parametrize("time", [9, 300])
+def test_exponential_gates(time: int) -> None:
+    """With more than one block of tokens, and with channels that nothing reads."""
+    from assay.mixers.mlstm import shrinking
+    from assay.nn import exponential_kernels
+
+    inputs = [(2 * draw(2, time, 7, seed=i)).requires_grad_() for i in (0, 1)] + [draw(6, seed=2).requires_grad_()]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    found = exponential_kernels.gated(*inputs)
+    forget, log_i = (exact[0] + exact[1])[..., :6].add(exact[2]).unflatten(-1, (2, 3)).permute(2, 0, 3, 1)
+    m, decay = shrinking(torch.nn.functional.logsigmoid(forget), log_i)
+    wanted = (m, decay, torch.exp(log_i - m))
+    assert not found[0].requires_grad
+    assert worst(list(found), list(wanted)) < EXACT
+    assert worst(slopes(list(found[1:]), inputs), slopes(list(wanted[1:]), exact)) < EXACT
+
+
 @pytest.mark.parametrize("sliced", [True, False])
 def test_reading_every_second_row_of_what_was_written(sliced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     module = Norm(16, eps=1e-5).to(DEVICE)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, softplus
+from torch.nn.functional import normalize, pad, softplus
 
 from assay.core.errors import UserError
 from assay.nn import scan
@@ -180,6 +180,32 @@ def test_strengths_of_writing_and_a_share_of_values(dtype: torch.dtype) -> None:
 
     wanted = found(plain, [x.double() for x in given])
     assert worst(found(kernels, given), wanted) < (EXACT if dtype == torch.float32 else BF16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [(2, 2, 130, 24, 40), (1, 1, 70, 72, 80)])
+def test_a_normaliser_is_what_a_value_of_ones_gives(size: tuple[int, ...], dtype: torch.dtype) -> None:
+    """As the mLSTM has it: over several chunks and blocks of channels, with strengths of writing."""
+    from assay.nn.outer import normed_scan
+
+    q, k, v, log_decay, _ = drawn("decay per head", size)
+    rng = torch.Generator(DEVICE).manual_seed(2)
+    pulls = [torch.randn(shape, generator=rng, device=DEVICE) for shape in (v.shape, v.shape[:3])]
+    strength = softplus(torch.randn(v.shape[:3], generator=rng, device=DEVICE))
+    given = [*(x.to(dtype) for x in (q, k, v)), log_decay, strength]
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, *, strength: Tensor) -> tuple[Tensor, Tensor]:
+        o, _ = scan.outer_loop(q, strength[..., None] * k, pad(v, (0, 1), value=1.0), log_decay)
+        return o[..., :-1], o[..., -1]
+
+    def found(run: Callable[..., tuple[Tensor, Tensor]], tensors: list[Tensor]) -> list[Tensor]:
+        *others, strength = tensors = [x.detach().requires_grad_() for x in tensors]
+        o, n = run(*others, strength=strength)
+        alone = torch.autograd.grad((n * pulls[1]).sum(), [tensors[i] for i in (0, 1, 3, 4)], retain_graph=True)
+        return [o, n, *alone, *torch.autograd.grad((o * pulls[0]).sum() + (n * pulls[1]).sum(), tensors)]
+
+    wanted = found(plain, [x.double() for x in given])
+    assert worst(found(normed_scan, given), wanted) < (EXACT if dtype == torch.float32 else BF16)
 
 
 @pytest.mark.parametrize("kind", ["decay per channel", "delta, decay per head", "general"])

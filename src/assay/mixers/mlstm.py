@@ -25,7 +25,7 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, linear, logsigmoid, pad, silu
+from torch.nn.functional import layer_norm, linear, logsigmoid, silu
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
@@ -33,7 +33,7 @@ from assay.mixers.base import InnerConvolution, MixerModule
 from assay.nn.attention import head_dim, with_ones
 from assay.nn.axes import Token, Tokens
 from assay.nn.convolution import short_convolution
-from assay.nn.fused import ALIGNED, VECTOR, Part, Plan, exponential_kernels, fused, head_kernels
+from assay.nn.fused import ALIGNED, Part, Plan, exponential_kernels, fused, head_kernels, scan_kernels
 from assay.nn.random import for_shapes_alone
 from assay.nn.scan import MatrixState, PerHead, outer_loop, outer_scan
 
@@ -125,13 +125,10 @@ class ExponentialMemory(MixerModule):
         q, k, gates = head_kernels.heads(projected, None, None, None, Plan((part, keys), swish=False))
         projected = linear(u, torch.cat([to_v, of_u, empty]))
         v, more = head_kernels.heads(projected, None, None, None, Plan((part,), swish=False))
-        gates = gates[..., :size].to(self.norm.dtype) + more[..., :size] + self.gates.bias
-        forget, log_i = rearrange(gates, "b t (two h) -> two b h t", two=2)
-        m, shrunk = shrinking(logsigmoid(forget), log_i)
-        k = (k * torch.exp(log_i - m)[..., None]).to(k.dtype)
-        o, _ = outer_scan(q, k, pad(with_ones(v), (0, -(self.width + 1) % VECTOR)), shrunk)
+        m, shrunk, strength = exponential_kernels.gated(gates, more, self.gates.bias)
+        o, n = scan_kernels.normed_scan(q, k, v, shrunk, strength=strength)
         gains = rearrange(self.norm, "h 1 d -> (h d)")
-        return self.out(exponential_kernels.held(o, m, convolved, z, gains, self.skip))
+        return self.out(exponential_kernels.held(o, n, m, convolved, z, gains, self.skip))
 
     def _dense(self) -> Float[Tensor, "three inner inner"]:
         """Return the maps to queries, keys and values as matrices."""

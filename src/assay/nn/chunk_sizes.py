@@ -91,7 +91,7 @@ class Folded(Function):
 
 
 def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...], count: int) -> None:
-    """Keep for the slopes the first `count` inputs, and all outputs after o and the last state."""
+    """Keep for the slopes the first `count` inputs, and all outputs after the first two."""
     ctx.dot = inputs[-1]
     _, _, *kept = output
     ctx.mark_non_differentiable(*kept)

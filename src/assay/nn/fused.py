@@ -50,8 +50,6 @@ LARGEST = 128
 """Features of a head's keys that a program holds at most."""
 WINDOWED = 64
 """Channels of a head in a window's kernels at most: 128 in float32 would need more shared memory than an H200 has."""
-VECTOR = 16
-"""Channels of values that a scan loads fast are a multiple of this."""
 
 
 def fused(part: str) -> bool:

@@ -69,7 +69,7 @@ class _Gates(Kernels):
 
 
 @triton.jit
-def _softplus(z):
+def softplus(z):
     """log(1 + e^z) = max(z, 0) + log(1 + s), s = e^-|z|. 1 + s would lose the digits of a small s, so the logarithm is
     2 atanh(t) of t = s / (2 + s) <= 1/3, whose series is good to 1e-8 after seven terms."""
     small = tl.exp(-tl.abs(z))
@@ -93,9 +93,9 @@ def _gates(x, bias, y, x_model, x_sequence, x_row, sequences, time, channels, d,
     if KIND == 0:
         found = tl.sigmoid(z)
     elif KIND == 1:
-        found = -_softplus(-z)
+        found = -softplus(-z)
     else:
-        found = _softplus(z)
+        found = softplus(z)
     at = sequence * time * channels + (own // d * time * d + own % d)[None, :] + rows[:, None] * d
     tl.store(y + at, scale * found, mask=inside)
 

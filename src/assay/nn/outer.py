@@ -1,8 +1,8 @@
 """The outer recurrence of nn/scan.py by Triton kernels on CUDA, forward and backward: the scan of gated_linear_attn, of
 retention, mamba2, mlstm and mesa.
 
-The kernels are those of nn/outer_kernels.py, under the rules of nn/triton.py: fixed shapes, no tuning, a bank's models
-as more sequences.
+The kernels are those of nn/outer_kernels.py and, with a normaliser, of nn/normed_kernels.py, under the rules of
+nn/triton.py: fixed shapes, no tuning, a bank's models as more sequences.
 """
 
 from functools import partial
@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from assay.nn import outer_kernels
+from assay.nn import normed_kernels, outer_kernels
 from assay.nn.chunk_sizes import Folded, check_keys, chunk_of, kept_in, products, remember, width_of
-from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
+from assay.nn.scan import Decay, Keys, PerChannel, PerHead, Scanned, Start, Values
 
 BLOCK = {"written": 64, "pulled": 64, "outputs": 64, "slopes": 64}
 """Value channels that a program holds at a time, at most."""
@@ -28,6 +28,9 @@ REGISTERS: dict[str, int] = {}
 """Registers of a thread at most, by kernel: fewer let more programs run side by side, and may be spilled."""
 CHUNK = {"channel": 64, "head": 64}
 """Tokens of a chunk, with a decay per channel or per head."""
+NORMED_REGISTERS = 128
+"""Registers of a thread of `normed_slopes` that multiplies bf16: two programs share a multiprocessor, and hardly any
+register is spilled."""
 PASSED, AHEAD = 1024, 4
 """Numbers of a state that a warp carries from chunk to chunk, about, and how many chunks ahead it loads."""
 
@@ -46,6 +49,16 @@ def outer_scan(
     with torch.autocast(v.device.type, enabled=False):
         o, last, *_ = _Scan.apply(q, k, v, log_decay, strength, skip, state, products(q))  # type: ignore[no-untyped-call]
     return o, last
+
+
+def normed_scan(
+    q: PerChannel, k: PerChannel, v: Values, log_decay: PerHead, *, strength: PerHead
+) -> tuple[Values, PerHead]:
+    """Return what `outer_scan` gives at each token, and what it would give, in float32, for a value of 1."""
+    check_keys(k)
+    with torch.autocast(v.device.type, enabled=False):
+        o, n, *_ = _Normed.apply(q, k, v, log_decay.float(), strength.float(), products(q))  # type: ignore[no-untyped-call]
+    return o, n
 
 
 class _Scan(Folded):
@@ -70,9 +83,29 @@ class _Scan(Folded):
         return (*chunks.backward(d_o, d_last, g, states, decays=needed[3], first=needed[6]), None)
 
 
+class _Normed(Folded):
+    """(q, k, v, log a, b) -> (o, n), from a state of zeros."""
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, strength: Tensor, dot: str) -> tuple[Tensor, ...]:
+        return _NormedChunks(q, k, v, log_decay, strength, None, dot).forward(None)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        remember(ctx, inputs, output, 5)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_o: Tensor | None, d_n: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        q, k, v, log_decay, strength, *kept = ctx.saved_tensors
+        return (*_NormedChunks(q, k, v, log_decay, strength, None, ctx.dot).slopes(d_o, d_n, *kept), None)
+
+
 class _Chunks:
     """Sizes and launches of the kernels for one set of tensors. Sequences x heads is a grid's first axis, the only one
     on which CUDA allows more than 65,535 programs."""
+
+    normed = False
 
     def __init__(
         self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, strength: Tensor | None, skip: Tensor | None, dot: str
@@ -107,27 +140,37 @@ class _Chunks:
         shape = {"CHUNK": self.chunk, "DK": self.key, "BV": block}
         return {**shape, "num_warps": warps, "num_stages": 1, **few, **self.kinds}
 
-    def passed(self, states: Tensor, g: Tensor, given: Tensor | None, left: Tensor | None, *, back: bool) -> None:
+    def write(self, g: Tensor, states: Tensor, n_states: Tensor) -> None:
+        # What is not there is not read either, but a kernel takes no None beside tensors of other calls.
+        outer_kernels.written[self.grid](
+            self.k, self.v, g if self.strength is None else self.strength, self.log_decay, g, states, n_states,
+            *self.sizes, STRONG=self.more["STRONG"], NORMED=self.normed, **self.options("written"),
+        )  # fmt: skip
+
+    def pull(self, g: Tensor, d_o: Tensor, d_n: Tensor, d_states: Tensor, d_n_states: Tensor) -> None:
+        outer_kernels.pulled[self.grid](
+            self.q, g, d_o, d_n, d_states, d_n_states, *self.sizes, NORMED=self.normed, **self.options("pulled")
+        )
+
+    def passed(
+        self, states: Tensor, n_states: Tensor, g: Tensor, given: Tensor | None, left: Tensor | None, *, back: bool
+    ) -> None:
         _, chunks, dk, dv, _ = self.sizes
         width = width_of(dv)
         rows = max(1, PASSED // width)
         outer_kernels.passed[(self.heads, triton.cdiv(dk, rows))](
-            states, g, g if given is None else given.contiguous(), g if left is None else left, chunks, dk, dv,
-            CHUNK=self.chunk, ROWS=rows, DV=width, STAGES=AHEAD, CHANNEL=self.channel, BACK=back,
-            GIVEN=given is not None, LEFT=left is not None, num_warps=1,
+            states, n_states, g, g if given is None else given.contiguous(), g if left is None else left, chunks, dk,
+            dv, CHUNK=self.chunk, ROWS=rows, DV=width, STAGES=AHEAD, CHANNEL=self.channel, BACK=back,
+            GIVEN=given is not None, LEFT=left is not None, NORMED=self.normed, num_warps=1,
         )  # fmt: skip
 
     def forward(self, state: Tensor | None) -> tuple[Tensor, ...]:
         _, chunks, dk, dv, _ = self.sizes
         g = self.empty(*self.shape[:2], chunks * self.chunk, dk if self.channel else 1)
-        # What is not there is not read either, but a kernel takes no None beside tensors of other calls.
         strength, skip = (g if x is None else x for x in (self.strength, self.skip))
         states, last = self.states(), self.empty(*self.shape[:2], dk, dv)
-        outer_kernels.written[self.grid](
-            self.k, self.v, strength, self.log_decay, g, states, *self.sizes, STRONG=self.more["STRONG"],
-            **self.options("written"),
-        )  # fmt: skip
-        self.passed(states, g, state, last, back=False)
+        self.write(g, states, g)
+        self.passed(states, g, g, state, last, back=False)
         o = torch.empty_like(self.v)
         for levels in self.levels:
             outer_kernels.outputs[self.grid](
@@ -143,8 +186,8 @@ class _Chunks:
         d_o = torch.zeros_like(self.v) if d_o is None else d_o.contiguous()
         time, _, dk, dv, group = self.sizes
         d_states, d_first = self.states(), self.empty(*self.shape[:2], dk, dv) if first else None
-        outer_kernels.pulled[self.grid](self.q, g, d_o, d_states, *self.sizes, **self.options("pulled"))
-        self.passed(d_states, g, d_last, d_first, back=True)
+        self.pull(g, d_o, g, d_states, g)
+        self.passed(d_states, g, g, d_last, d_first, back=True)
         strength, skip = (g if x is None else x for x in (self.strength, self.skip))
         d_q, d_k = (x.new_empty(*self.shape[:2], time, dk) for x in (self.q, self.k))
         d_v, d_log = torch.empty_like(self.v), torch.empty_like(self.log_decay) if decays else None
@@ -159,3 +202,45 @@ class _Chunks:
         if group > 1:
             d_q, d_k = (x.unflatten(1, (-1, group)).sum(dim=2) for x in (d_q, d_k))
         return d_q, d_k, d_v, d_log, d_strength, None if d_skip is None else d_skip.sum(dim=-1), d_first
+
+
+class _NormedChunks(_Chunks):
+    """With a normaliser: a decay per head, and strengths."""
+
+    normed = True
+
+    def read(self, kernel: str) -> dict[str, Any]:
+        """Return the shapes of tiles of what reads states. A thread holds few numbers of a tile."""
+        key, value = min(64, self.key), min(BLOCK[kernel], width_of(self.shape[-1]))
+        warps = 8 if self.chunk * max(key, value) >= 4096 else 4
+        dot = self.kinds["DOT"]
+        few = {"maxnreg": NORMED_REGISTERS} if (kernel, dot, warps) == ("slopes", "bf16", 8) else {}
+        return {"CHUNK": self.chunk, "BK": key, "BV": value, "DOT": dot, "num_warps": warps, "num_stages": 1, **few}
+
+    def forward(self, state: Tensor | None) -> tuple[Tensor, ...]:
+        _, chunks, dk, _, _ = self.sizes
+        g, states = self.empty(*self.shape[:2], chunks * self.chunk, 1), self.states()
+        n, n_states = self.empty(self.shape[:3]), self.empty(*self.shape[:2], chunks, dk)
+        self.write(g, states, n_states)
+        self.passed(states, n_states, g, state, None, back=False)
+        o = torch.empty_like(self.v)
+        normed_kernels.normed_outputs[self.grid](
+            self.q, self.k, self.v, self.strength, g, states, n_states, o, n, *self.sizes[:4], **self.read("outputs")
+        )
+        return o, n, g, states, n_states
+
+    def slopes(
+        self, d_o: Tensor | None, d_n: Tensor | None, g: Tensor, states: Tensor, n_states: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Return the slopes of all inputs."""
+        d_o = torch.zeros_like(self.v) if d_o is None else d_o.contiguous()
+        d_n = torch.zeros_like(self.log_decay) if d_n is None else d_n.contiguous()
+        d_states, d_n_states = self.states(), torch.empty_like(n_states)
+        self.pull(g, d_o, d_n, d_states, d_n_states)
+        self.passed(d_states, d_n_states, g, None, None, back=True)
+        found = [torch.empty_like(x) for x in (self.q, self.k, self.v, self.log_decay, self.strength)]  # type: ignore[arg-type]
+        normed_kernels.normed_slopes[self.grid](
+            self.q, self.k, self.v, self.strength, g, states, n_states, d_states, d_n_states, d_o, d_n, *found,
+            *self.sizes[:4], **self.read("slopes"),
+        )  # fmt: skip
+        return tuple(found)

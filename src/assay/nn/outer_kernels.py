@@ -9,6 +9,9 @@ Inside a chunk, with G and E as in chunk_blocks.py and S the state before it:
 Backward, `pulled` is what `written` is forward, `passed` runs from the last chunk to the first, and `slopes` makes all
 slopes of a chunk at once. STRONG: k_j stands for b_j k_j, with a strength b per head and token. SKIP adds D v_i to o_i,
 D per head: it is a number on the diagonal of the scores. Keys may be those of `group` heads.
+
+NORMED, with a decay per head: a vector N <- e^G_end N + sum_j k_j e^(G_end - G_j) goes beside S, in float32, for
+normed_kernels.py.
 """
 
 import triton
@@ -43,9 +46,10 @@ from assay.nn.chunk_forward import FLOOR, LENGTHS
 
 
 @triton.jit
-def strengths(b, head, at, time, ROWS: tl.constexpr):
+def per_token(x, head, at, time, ROWS: tl.constexpr):
+    """Load a number per head and token as a column, zeros outside."""
     rows = at + tl.arange(0, ROWS)
-    return tl.load(b + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)
+    return tl.load(x + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
 
 
 @triton.jit
@@ -53,7 +57,7 @@ def strong_keys(k, b, head, at, time, dk, ROWS: tl.constexpr, DK: tl.constexpr, 
     """Load a chunk's keys, times their strengths if they have some."""
     keys = tile(k, at, time, dk, ROWS, DK)
     if STRONG:
-        keys *= strengths(b, head, at, time, ROWS)[:, None]
+        keys *= per_token(b, head, at, time, ROWS)
     return keys
 
 
@@ -62,9 +66,15 @@ def diagonal(rows: tl.constexpr):
     return tl.arange(0, rows)[:, None] == tl.arange(0, rows)[None, :]
 
 
+@triton.jit
+def put_vector(x, values, place, dk, DK: tl.constexpr):
+    tl.store(x + place * dk + tl.arange(0, DK), values, mask=tl.arange(0, DK) < dk)
+
+
 @triton.jit(do_not_specialize=LENGTHS)
-def written(k, v, b, log_decay, g, writes, time, chunks, dk, dv, group, CHUNK: tl.constexpr, DK: tl.constexpr,
-            BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def written(k, v, b, log_decay, g, writes, n_writes, time, chunks, dk, dv, group, CHUNK: tl.constexpr,
+            DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr, NORMED: tl.constexpr,
+            DOT: tl.constexpr):  # fmt: skip
     """G of a chunk, and what the chunk writes into the state after it."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
@@ -81,6 +91,8 @@ def written(k, v, b, log_decay, g, writes, time, chunks, dk, dv, group, CHUNK: t
         until = (tl.sum(step, axis=0) - total)[:, None]
     keys = strong_keys(k + head // group * time * dk, b, head, at, time, dk, CHUNK, DK, STRONG)
     keys *= tl.exp(tl.minimum(until, 0.0))
+    if NORMED:
+        put_vector(n_writes, tl.sum(keys, axis=0), head * chunks + chunk, dk, DK)
     for v0 in range(0, dv, BV):
         values = stored(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
         found = dot(tl.trans(keys), values, DOT)
@@ -88,30 +100,35 @@ def written(k, v, b, log_decay, g, writes, time, chunks, dk, dv, group, CHUNK: t
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def pulled(q, g, d_o, pulls, time, chunks, dk, dv, group, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
-           CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def pulled(q, g, d_o, d_n, pulls, n_pulls, time, chunks, dk, dv, group, CHUNK: tl.constexpr, DK: tl.constexpr,
+           BV: tl.constexpr, CHANNEL: tl.constexpr, NORMED: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """What a chunk's outputs add to the slope of the state before it."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
     own = sums(g + head * chunks * CHUNK * (dk if CHANNEL else 1), at, dk, CHUNK, DK, CHANNEL)
     since = tile(q + head // group * time * dk, at, time, dk, CHUNK, DK) * tl.exp(own)
+    if NORMED:
+        pull = tl.sum(since * per_token(d_n, head, at, time, CHUNK), axis=0)
+        put_vector(n_pulls, pull, head * chunks + chunk, dk, DK)
     for v0 in range(0, dv, BV):
         found = dot(tl.trans(once(since, dk)), stored(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV), DOT)
         put_columns(pulls + (head * chunks + chunk) * dk * dv, found, 0, dk, dv, v0, DK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def passed(states, g, given, left, chunks, dk, dv, CHUNK: tl.constexpr, ROWS: tl.constexpr, DV: tl.constexpr,
-           STAGES: tl.constexpr, CHANNEL: tl.constexpr, BACK: tl.constexpr, GIVEN: tl.constexpr,
-           LEFT: tl.constexpr):  # fmt: skip
+def passed(states, n_states, g, given, left, chunks, dk, dv, CHUNK: tl.constexpr, ROWS: tl.constexpr,
+           DV: tl.constexpr, STAGES: tl.constexpr, CHANNEL: tl.constexpr, BACK: tl.constexpr, GIVEN: tl.constexpr,
+           LEFT: tl.constexpr, NORMED: tl.constexpr):  # fmt: skip
     """In place, what each chunk writes becomes the state before it; BACK, what it pulls the slope of the state after
-    it. GIVEN: it begins with that state, not with zeros. LEFT: what comes out at the other end is written."""
+    it. GIVEN: it begins with that state, not with zeros. LEFT: what comes out at the other end is written. NORMED: the
+    same of the vectors beside the states, from zeros."""
     head, keys = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = (keys < dk)[:, None] & (tl.arange(0, DV) < dv)[None, :]
     own = keys[:, None] * dv + tl.arange(0, DV)[None, :]
     states += head * chunks * dk * dv
+    n_states += head * chunks * dk + keys
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    state = tl.zeros((ROWS, DV), dtype=tl.float32)
+    state, n_state = tl.zeros((ROWS, DV), dtype=tl.float32), tl.zeros((ROWS,), dtype=tl.float32)
     if GIVEN:
         state = tl.load(given + head * dk * dv + own, mask=inside, other=0.0)
     for place in tl.range(0, chunks, num_stages=STAGES):
@@ -122,6 +139,10 @@ def passed(states, g, given, left, chunks, dk, dv, CHUNK: tl.constexpr, ROWS: tl
         decay = tl.load(g + end * dk + keys, mask=keys < dk, other=0.0)[:, None] if CHANNEL else tl.load(g + end)
         tl.store(at, state, mask=inside)
         state = tl.exp(decay) * state + change
+        if NORMED:
+            n_change = tl.load(n_states + chunk * dk, mask=keys < dk, other=0.0)
+            tl.store(n_states + chunk * dk, n_state, mask=keys < dk)
+            n_state = tl.exp(decay) * n_state + n_change
     if LEFT:
         tl.store(left + head * dk * dv + own, state, mask=inside)
 
@@ -139,7 +160,7 @@ def outputs(q, k, v, b, skip, g, states, o, time, chunks, dk, dv, group, CHUNK: 
     queries, keys = tile(q + keys_at, at, time, dk, CHUNK, DK), tile(k + keys_at, at, time, dk, CHUNK, DK)
     met = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
     if STRONG:
-        met *= strengths(b, head, at, time, CHUNK)[None, :]
+        met *= tl.trans(per_token(b, head, at, time, CHUNK))
     if SKIP:
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
     queries *= tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
@@ -183,10 +204,10 @@ def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b
                                                  DOT)  # fmt: skip
     pairs = tile(k, at, time, dk, CHUNK, DK) * found
     if STRONG:
-        strength = strengths(b, head, at, time, CHUNK)
+        strength = per_token(b, head, at, time, CHUNK)
         tl.store(d_b + head * time + rows, tl.sum(pairs, axis=1), mask=rows < time)
-        pairs *= strength[:, None]
-        found *= strength[:, None]
+        pairs *= strength
+        found *= strength
     put(d_k + head * time * dk, found, at, time, dk, CHUNK, DK)
     if DECAYS:
         kept = tl.zeros((DK,), dtype=tl.float32)
@@ -213,7 +234,7 @@ def slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, d
     met = tl.where(above(CHUNK, False), scores_across(queries, keys, g, at, dk, CHUNK, 0, DK, CHANNEL, DOT), 0.0)
     until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL) - sums(g, at, dk, CHUNK, DK, CHANNEL))
     if STRONG:
-        strength = strengths(b, head, at, time, CHUNK)[:, None]
+        strength = per_token(b, head, at, time, CHUNK)
         met *= strength
         until *= strength
     if SKIP:
