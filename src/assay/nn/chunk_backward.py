@@ -36,7 +36,7 @@ from assay.nn.chunk_forward import LENGTHS
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_writes(q, k, g, d_o, du, time, chunks, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
+def slopes_of_writes(q, k, g, d_o, du, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
                      DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """du_j = sum_i ((q_i E_ij) . k_j) do_i, as far as outputs of its chunk pull."""
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
@@ -54,8 +54,8 @@ def slopes_of_writes(q, k, g, d_o, du, time, chunks, dk, dv, CHUNK: tl.constexpr
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def carry_back(q, k, g, erased, d_o, du, d_states, given, first, time, chunks, dk, dv, CHUNK: tl.constexpr,
-               DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, GIVEN: tl.constexpr,
+def carry_back(q, k, g, erased, d_o, du, d_states, given, first, time, chunks, dk, dv: tl.constexpr,
+               CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, GIVEN: tl.constexpr,
                DOT: tl.constexpr):  # fmt: skip
     """From the last chunk to the first: d_states[n] is the slope of the state after chunk n, `first` that of the state
     before all. GIVEN: it begins with that slope, not with zeros. du gets its part from the state after its chunk."""
@@ -87,8 +87,8 @@ def carry_back(q, k, g, erased, d_o, du, d_states, given, first, time, chunks, d
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks, dk, dv, CHUNK: tl.constexpr,
-                   LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
+def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks, dk, dv: tl.constexpr,
+                   CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
                    DOT: tl.constexpr):  # fmt: skip
     """dq, and dk as far as k is what u is written under."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -123,8 +123,8 @@ def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks,
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, time, chunks, dk, dv,
-                       CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
+def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, time, chunks, dk,
+                       dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
                        DOT: tl.constexpr):  # fmt: skip
     """Through u = fresh - erased S and T: dv, the slopes of b k e^G (d_erasing) and of A / b, and their part of db."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -141,10 +141,10 @@ def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasi
     own = tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
     strength = tl.sum(d_keys * tile(k + keys_at, at, time, dk, CHUNK, DK) * own, axis=1)
     put(d_erasing + keys_at, b[:, None] * own * d_keys, at, time, dk, CHUNK, DK)
-    for v0 in range(0, dv, BV):
+    for v0 in tl.static_range(0, dv, BV):
         d_values = dot(back, stored(du, at, time, dv, v0, CHUNK, BV), DOT)
         solved = stored(fresh + values_at, at, time, dv, v0, CHUNK, BV)
-        slope -= dot(d_values, tl.trans(once(solved, dv)), DOT)
+        slope -= dot(d_values, tl.trans(once(solved, dk)), DOT)
         strength += tl.sum(d_values * columns(v + values_at, at, time, dv, v0, CHUNK, BV), axis=1)
         put_columns(d_v + values_at, b[:, None] * d_values, at, time, dv, v0, CHUNK, BV)
     slope = tl.where(below(CHUNK, True), slope, 0.0)
@@ -190,8 +190,9 @@ def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, d_k, time, c
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_decay(q, k, g, dq, d_erasing, d_right, states, d_states, d_log, d_q, d_k, time, chunks, dk, dv,
-                    CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr):  # fmt: skip
+def slopes_of_decay(q, k, g, dq, d_erasing, d_right, states, d_states, d_log, d_q, d_k, time, chunks, dk,
+                    dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+                    CHANNEL: tl.constexpr):  # fmt: skip
     """G stands beside q and k alone, as q e^G and k e^-G, so its slope is q dq + k d_erasing - k d_right, and that of
     the chunk's end what the state after it receives. A log decay gets the sum of those from its own token on. d_q
     and d_k get the slopes of q and k in their dtype."""
@@ -208,7 +209,7 @@ def slopes_of_decay(q, k, g, dq, d_erasing, d_right, states, d_states, d_log, d_
     states += (head * (chunks + 1) + chunk + 1) * dk * dv
     d_states += (head * chunks + chunk) * dk * dv
     end = tl.zeros((DK,), dtype=tl.float32)
-    for v0 in range(0, dv, BV):
+    for v0 in tl.static_range(0, dv, BV):
         state = columns(states, 0, dk, dv, v0, DK, BV)
         end += tl.sum(state * columns(d_states, 0, dk, dv, v0, DK, BV), axis=1)
     if CHANNEL:

@@ -316,9 +316,9 @@ def right_of(met, x, kept, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHAN
 def over_values(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):
     """Return x_i . y_j over all value channels, for the rows of a chunk."""
     found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
-    for v0 in range(0, dv, BV):
+    for v0 in tl.static_range(0, dv, BV):
         others = stored(y, at, time, dv, v0, ROWS, BV)
-        found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(once(others, dv)), DOT)
+        found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(once(others, time)), DOT)
     return found
 
 
@@ -339,7 +339,7 @@ def against_state(x, states, at, time, dk, dv, ROWS: tl.constexpr, DK: tl.conste
                   DOT: tl.constexpr):  # fmt: skip
     """Return x S^T, (ROWS, DK)."""
     found = tl.zeros((ROWS, DK), dtype=tl.float32)
-    for v0 in range(0, dv, BV):
+    for v0 in tl.static_range(0, dv, BV):
         state = stored(states, 0, dk, dv, v0, DK, BV)
-        found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(once(state, dv)), DOT)
+        found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(once(state, time)), DOT)
     return found

@@ -123,8 +123,8 @@ def put_block(t, values, row, column, CHUNK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def unwritten(k, v, beta, g, t, fresh, erased, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
-              BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def unwritten(k, v, beta, g, t, fresh, erased, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr,
+              DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """fresh = T (b v), erased = T (b k e^G)."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
@@ -133,14 +133,15 @@ def unwritten(k, v, beta, g, t, fresh, erased, time, chunks, dk, dv, CHUNK: tl.c
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
     keys = b * tile(k + head * time * dk, at, time, dk, CHUNK, DK) * tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
     put(erased + head * time * dk, dot(solved, once(keys, dk), DOT), at, time, dk, CHUNK, DK)
-    for v0 in range(0, dv, BV):
+    for v0 in tl.static_range(0, dv, BV):
         values = b * columns(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
         put_columns(fresh + head * time * dv, dot(solved, once(values, dk), DOT), at, time, dv, v0, CHUNK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def carry(k, fresh, g, erased, u, states, given, last, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
-          BV: tl.constexpr, CHANNEL: tl.constexpr, GIVEN: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def carry(k, fresh, g, erased, u, states, given, last, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr,
+          DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, GIVEN: tl.constexpr,
+          DOT: tl.constexpr):  # fmt: skip
     """From chunk to chunk: states[n] is the state before chunk n, `last` the one after all; u is written here.
     GIVEN: it begins with that state, not with zeros."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
@@ -167,8 +168,8 @@ def carry(k, fresh, g, erased, u, states, given, last, time, chunks, dk, dv, CHU
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def outputs(q, k, u, g, states, o, time, chunks, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
-            BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def outputs(q, k, u, g, states, o, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
+            DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """o_i = (q_i e^G_i) S + sum_j ((q_i E_ij) . k_j) u_j."""
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at = chunk * CHUNK

@@ -34,7 +34,7 @@ from assay.nn.chunk_forward import LENGTHS
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def overlaps_general(a, b, k, g, ba, bk, time, chunks, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
+def overlaps_general(a, b, k, g, ba, bk, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
                      DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """-B, as `solve` takes it, and C: zeros on the diagonal and above."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -52,8 +52,8 @@ def overlaps_general(a, b, k, g, ba, bk, time, chunks, dk, dv, CHUNK: tl.constex
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def unwritten_general(b, v, g, bk, t, fresh, moved, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
-                      BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def unwritten_general(b, v, g, bk, t, fresh, moved, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr,
+                      DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """fresh = T C v, moved = T (b_i e^G_{i-1})."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, matrix = chunk * CHUNK, head * time * dk, (head * chunks + chunk) * CHUNK * CHUNK
@@ -62,15 +62,16 @@ def unwritten_general(b, v, g, bk, t, fresh, moved, time, chunks, dk, dv, CHUNK:
     readers = tile(b + keys_at, at, time, dk, CHUNK, DK) * tl.exp(since)
     put(moved + keys_at, dot(solved, readers, DOT), at, time, dk, CHUNK, DK)
     through = dot(solved, tile(bk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK), DOT)
-    for v0 in range(0, dv, BV):
+    for v0 in tl.static_range(0, dv, BV):
         values = columns(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
         found = dot(through, values, DOT)
         put_columns(fresh + head * time * dv, found, at, time, dv, v0, CHUNK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def carry_general(k, v, a, g, fresh, moved, y, states, given, last, time, chunks, dk, dv, CHUNK: tl.constexpr,
-                  DK: tl.constexpr, BV: tl.constexpr, GIVEN: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def carry_general(k, v, a, g, fresh, moved, y, states, given, last, time, chunks, dk, dv: tl.constexpr,
+                  CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, GIVEN: tl.constexpr,
+                  DOT: tl.constexpr):  # fmt: skip
     """From chunk to chunk: states[n] is the state before chunk n, `last` the one after all; y is written here.
     GIVEN: it begins with that state, not with zeros."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
@@ -98,7 +99,7 @@ def carry_general(k, v, a, g, fresh, moved, y, states, given, last, time, chunks
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def outputs_general(q, k, a, v, y, g, states, qk, qa, o, time, chunks, dk, dv, CHUNK: tl.constexpr,
+def outputs_general(q, k, a, v, y, g, states, qk, qa, o, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr,
                     LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """o; the scores of queries with k and with a are kept for the backward pass."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -115,7 +116,7 @@ def outputs_general(q, k, a, v, y, g, states, qk, qa, o, time, chunks, dk, dv, C
     with_erased = merged_scores(queries, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
     put(qa + matrix, with_erased, 0, CHUNK, CHUNK, CHUNK, CHUNK)
     queries *= tl.exp(own)
-    for v0 in range(0, dv, BV):
+    for v0 in tl.static_range(0, dv, BV):
         state = columns(states + (head * (chunks + 1) + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
         found = dot(queries, state, DOT)
         found += dot(with_keys, columns(v + values_at, at, time, dv, v0, CHUNK, BV), DOT)
@@ -124,8 +125,9 @@ def outputs_general(q, k, a, v, y, g, states, qk, qa, o, time, chunks, dk, dv, C
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def carry_back_general(q, a, g, qa, moved, d_o, dy, d_states, given, first, time, chunks, dk, dv, CHUNK: tl.constexpr,
-                       DK: tl.constexpr, BV: tl.constexpr, GIVEN: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def carry_back_general(q, a, g, qa, moved, d_o, dy, d_states, given, first, time, chunks, dk, dv: tl.constexpr,
+                       CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, GIVEN: tl.constexpr,
+                       DOT: tl.constexpr):  # fmt: skip
     """From the last chunk to the first: d_states[n] is the slope of the state after chunk n, `first` that of the state
     before all. GIVEN: it begins with that slope, not with zeros."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
@@ -155,8 +157,8 @@ def carry_back_general(q, a, g, qa, moved, d_o, dy, d_states, given, first, time
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_values_general(k, g, t, bk, qk, d_o, dy, d_states, dz, d_v, time, chunks, dk, dv, CHUNK: tl.constexpr,
-                             DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def slopes_of_values_general(k, g, t, bk, qk, d_o, dy, d_states, dz, d_v, time, chunks, dk, dv: tl.constexpr,
+                             CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """dz = T^T dy, and dv through outputs, through y, and through the state after the chunk."""
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at, values_at, matrix = chunk * CHUNK, head * time * dv, (head * chunks + chunk) * CHUNK * CHUNK
@@ -175,7 +177,7 @@ def slopes_of_values_general(k, g, t, bk, qk, d_o, dy, d_states, dz, d_v, time, 
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, d_a, time, chunks, dk, dv,
+def slopes_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, d_a, time, chunks, dk, dv: tl.constexpr,
                               CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
                               DOT: tl.constexpr):  # fmt: skip
     """dq, and the parts of the slopes of k and a through outputs and through the state after the chunk."""
@@ -209,8 +211,8 @@ def slopes_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, 
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time, chunks, dk, dv, CHUNK: tl.constexpr,
-                              LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time, chunks, dk, dv: tl.constexpr,
+                              CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
                               DOT: tl.constexpr):  # fmt: skip
     """db, and what k and a get through y, added to their slopes."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -239,7 +241,7 @@ def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time,
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_decay_general(q, k, a, b, dq, d_k, d_a, d_b, states, d_states, d_log, time, chunks, dk, dv,
+def slopes_of_decay_general(q, k, a, b, dq, d_k, d_a, d_b, states, d_states, d_log, time, chunks, dk, dv: tl.constexpr,
                             CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr):  # fmt: skip
     """G stands beside q, k and a as q e^G, k e^-G and a e^-G, and beside the next token's b as b e^G: its slope is
     q dq - k dk - a da, and b db of the token after. A log decay gets the sum of those from its own token on, and what
@@ -253,7 +255,7 @@ def slopes_of_decay_general(q, k, a, b, dq, d_k, d_a, d_b, states, d_states, d_l
     states += (head * (chunks + 1) + chunk + 1) * dk * dv
     d_states += (head * chunks + chunk) * dk * dv
     end = tl.zeros((DK,), dtype=tl.float32)
-    for v0 in range(0, dv, BV):
+    for v0 in tl.static_range(0, dv, BV):
         state = columns(states, 0, dk, dv, v0, DK, BV)
         end += tl.sum(state * columns(d_states, 0, dk, dv, v0, DK, BV), axis=1)
     found = tl.cumsum(slope + reading, axis=0, reverse=True) - reading + end[None, :]

@@ -72,7 +72,7 @@ def put_vector(x, values, place, dk, DK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def written(k, v, b, log_decay, g, writes, n_writes, time, chunks, dk, dv, group, CHUNK: tl.constexpr,
+def written(k, v, b, log_decay, g, writes, n_writes, time, chunks, dk, dv: tl.constexpr, group, CHUNK: tl.constexpr,
             DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr, NORMED: tl.constexpr,
             DOT: tl.constexpr):  # fmt: skip
     """G of a chunk, and what the chunk writes into the state after it."""
@@ -93,15 +93,16 @@ def written(k, v, b, log_decay, g, writes, n_writes, time, chunks, dk, dv, group
     keys *= tl.exp(tl.minimum(until, 0.0))
     if NORMED:
         put_vector(n_writes, tl.sum(keys, axis=0), head * chunks + chunk, dk, DK)
-    for v0 in range(0, dv, BV):
+    for v0 in tl.static_range(0, dv, BV):
         values = stored(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
         found = dot(tl.trans(keys), values, DOT)
         put_columns(writes + (head * chunks + chunk) * dk * dv, found, 0, dk, dv, v0, DK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def pulled(q, g, d_o, d_n, pulls, n_pulls, time, chunks, dk, dv, group, CHUNK: tl.constexpr, DK: tl.constexpr,
-           BV: tl.constexpr, CHANNEL: tl.constexpr, NORMED: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def pulled(q, g, d_o, d_n, pulls, n_pulls, time, chunks, dk, dv: tl.constexpr, group, CHUNK: tl.constexpr,
+           DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, NORMED: tl.constexpr,
+           DOT: tl.constexpr):  # fmt: skip
     """What a chunk's outputs add to the slope of the state before it."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
@@ -110,13 +111,13 @@ def pulled(q, g, d_o, d_n, pulls, n_pulls, time, chunks, dk, dv, group, CHUNK: t
     if NORMED:
         pull = tl.sum(since * per_token(d_n, head, at, time, CHUNK), axis=0)
         put_vector(n_pulls, pull, head * chunks + chunk, dk, DK)
-    for v0 in range(0, dv, BV):
+    for v0 in tl.static_range(0, dv, BV):
         found = dot(tl.trans(once(since, dk)), stored(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV), DOT)
         put_columns(pulls + (head * chunks + chunk) * dk * dv, found, 0, dk, dv, v0, DK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def passed(states, n_states, g, given, left, chunks, dk, dv, CHUNK: tl.constexpr, ROWS: tl.constexpr,
+def passed(states, n_states, g, given, left, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
            DV: tl.constexpr, STAGES: tl.constexpr, CHANNEL: tl.constexpr, BACK: tl.constexpr, GIVEN: tl.constexpr,
            LEFT: tl.constexpr, NORMED: tl.constexpr):  # fmt: skip
     """In place, what each chunk writes becomes the state before it; BACK, what it pulls the slope of the state after
@@ -148,9 +149,9 @@ def passed(states, n_states, g, given, left, chunks, dk, dv, CHUNK: tl.constexpr
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def outputs(q, k, v, b, skip, g, states, o, time, chunks, dk, dv, group, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
-            DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr, SKIP: tl.constexpr,
-            DOT: tl.constexpr):  # fmt: skip
+def outputs(q, k, v, b, skip, g, states, o, time, chunks, dk, dv: tl.constexpr, group, CHUNK: tl.constexpr,
+            LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr,
+            SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, values_at = chunk * CHUNK, head // group * time * dk, head * time * dv
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -164,7 +165,7 @@ def outputs(q, k, v, b, skip, g, states, o, time, chunks, dk, dv, group, CHUNK: 
     if SKIP:
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
     queries *= tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
-    for v0 in range(0, dv, BV):
+    for v0 in tl.static_range(0, dv, BV):
         found = dot(met, stored(v + values_at, at, time, dv, v0, CHUNK, BV), DOT)
         state = stored(states + (head * chunks + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
         found += dot(queries, state, DOT)
@@ -172,9 +173,10 @@ def outputs(q, k, v, b, skip, g, states, o, time, chunks, dk, dv, group, CHUNK: 
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b, d_skip, time, chunks, dk, dv, group,
-           CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
-           STRONG: tl.constexpr, SKIP: tl.constexpr, DECAYS: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b, d_skip, time, chunks, dk,
+           dv: tl.constexpr, group, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+           CHANNEL: tl.constexpr, STRONG: tl.constexpr, SKIP: tl.constexpr, DECAYS: tl.constexpr,
+           DOT: tl.constexpr):  # fmt: skip
     """All slopes of a chunk. Those of q and k are each head's own, also where heads share them. DECAYS: that of log a.
     G stands beside q and k alone, as q e^G and k e^-G, so its slope is q dq - k dk, and that of the chunk's end what
     the state after it receives: a log decay gets the sum of those from its own token on."""
@@ -211,7 +213,7 @@ def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b
     put(d_k + head * time * dk, found, at, time, dk, CHUNK, DK)
     if DECAYS:
         kept = tl.zeros((DK,), dtype=tl.float32)
-        for v0 in range(0, dv, BV):
+        for v0 in tl.static_range(0, dv, BV):
             state, after = stored(states, 0, dk, dv, v0, DK, BV), stored(d_states, 0, dk, dv, v0, DK, BV)
             kept += tl.sum(state.to(tl.float32) * after.to(tl.float32), axis=1)
         last = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)) * kept[None, :]
@@ -245,7 +247,7 @@ def slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, d
 @triton.jit
 def put_slopes_of_values(met, keys, d_states, d_o, d_v, at, time, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
                          BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    for v0 in range(0, dv, BV):
+    for v0 in tl.static_range(0, dv, BV):
         found = dot(met, stored(d_o, at, time, dv, v0, CHUNK, BV), DOT)
         found += dot(keys, stored(d_states, 0, dk, dv, v0, DK, BV), DOT)
         put_columns(d_v, found, at, time, dv, v0, CHUNK, BV)
