@@ -71,7 +71,7 @@ def test_steps_of_a_token_are_rows_of_its_heads(steps: int, finish: str, monkeyp
     """Also where one program has several blocks of stretches."""
     from assay.nn import head_kernels
 
-    monkeypatch.setattr(head_kernels, "PROGRAMS", 1)
+    monkeypatch.setattr(head_kernels, "PROGRAMS", dict.fromkeys(head_kernels.PROGRAMS, 1))
     torch.manual_seed(0)
     module = HeadProjections(
         24, heads=2, kv_heads=2 * steps, key_dim=16, value_dim=128, conv=4, swish=True, finish=finish, steps=steps  # type: ignore[arg-type]

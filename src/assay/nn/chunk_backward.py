@@ -172,7 +172,7 @@ def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, d_k, time, c
     keys = tile(k, at, time, dk, CHUNK, DK)
     strong = once(b * keys, dk)
     if LEVELS == 0:
-        slope = decayed(slope, g, at, dk, CHUNK, DK, CHANNEL)
+        slope = once(decayed(slope, g, at, dk, CHUNK, DK, CHANNEL), dk)
         left = left_of(slope, keys, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
         right, _ = right_of(slope, strong, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     else:

@@ -215,13 +215,8 @@ def merged_slopes(weights, others, theirs, own, g, at, dk, ROWS: tl.constexpr, L
     """Return sum_j weights_ij E_ij others_j: the slope of `merged_scores` in x, whose rows are LATE and the others y,
     or that in y, by the transpose of the weights. Sums of decays are `own` and `theirs`. No weight stands on the other
     side of the diagonal, or BEFORE on it."""
-    if LEVELS == 0:
-        sign: tl.constexpr = 1.0 if LATE else -1.0
-        half = once(others * tl.exp(-sign * from_middle(g, theirs, at, dk, ROWS, DK)), dk)
-        found = tl.exp(sign * from_middle(g, own, at, dk, ROWS, DK)) * dot(weights, half, DOT)
-    elif BEFORE:
-        found = tl.zeros((ROWS, DK), dtype=tl.float32)
-    else:
+    found = tl.zeros((ROWS, DK), dtype=tl.float32)
+    if not BEFORE:
         found = on_diagonal(weights, ROWS) * others
     for level in range(LEVELS):
         half = halves(others * to_seam(g, theirs, at, dk, level, ROWS, DK), level, not LATE, ROWS)

@@ -60,8 +60,9 @@ def overlaps(k, beta, g, a, time, chunks, dk, CHUNK: tl.constexpr, LEVELS: tl.co
 
 
 @triton.jit
-def solve(a, t, CHUNK: tl.constexpr):
-    """T = (I + A)^-1: blocks on the diagonal by substitution, those below from them; above it stand zeros."""
+def solve(a, t, CHUNK: tl.constexpr, EXACT: tl.constexpr):
+    """T = (I + A)^-1: blocks on the diagonal by substitution, those below from them; above it stand zeros. EXACT:
+    products are near float32; TF32 does where T is kept in bf16."""
     matrix = (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * CHUNK * CHUNK
     a += matrix
     t += matrix
@@ -72,12 +73,13 @@ def solve(a, t, CHUNK: tl.constexpr):
         t3 = inverse(block(a, 3, 3, CHUNK))
         a21, a32 = block(a, 2, 1, CHUNK), block(a, 3, 2, CHUNK)
         a31 = block(a, 3, 1, CHUNK)
-        t10 = -product(t1, product(block(a, 1, 0, CHUNK), t0))
-        t21 = -product(t2, product(a21, t1))
-        t32 = -product(t3, product(a32, t2))
-        t20 = -product(t2, product(block(a, 2, 0, CHUNK), t0) + product(a21, t10))
-        t31 = -product(t3, product(a31, t1) + product(a32, t21))
-        t30 = -product(t3, product(block(a, 3, 0, CHUNK), t0) + product(a31, t10) + product(a32, t20))
+        t10 = -times(EXACT, t1, times(EXACT, block(a, 1, 0, CHUNK), t0))
+        t21 = -times(EXACT, t2, times(EXACT, a21, t1))
+        t32 = -times(EXACT, t3, times(EXACT, a32, t2))
+        t20 = -times(EXACT, t2, times(EXACT, block(a, 2, 0, CHUNK), t0) + times(EXACT, a21, t10))
+        t31 = -times(EXACT, t3, times(EXACT, a31, t1) + times(EXACT, a32, t21))
+        t30 = times(EXACT, block(a, 3, 0, CHUNK), t0) + times(EXACT, a31, t10) + times(EXACT, a32, t20)
+        t30 = -times(EXACT, t3, t30)
         nothing = tl.zeros((16, 16), dtype=tl.float32)
         put_block(t, t1, 1, 1, CHUNK)
         put_block(t, t2, 2, 2, CHUNK)
@@ -106,8 +108,8 @@ def inverse(a):
 
 
 @triton.jit
-def product(x, y):
-    return tl.dot(x, y, input_precision="tf32x3")
+def times(EXACT: tl.constexpr, x, y):
+    return tl.dot(x, y, input_precision="tf32x3" if EXACT else "tf32")
 
 
 @triton.jit

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from assay.nn.chunk_sizes import chunk_of
 from assay.nn.gate_kernels import softplus
-from assay.nn.head_blocks import Channels, Heads, Inner, Kernels, block_of, grid, load, normed, sizes
+from assay.nn.head_blocks import Channels, Heads, Inner, Kernels, block_of, grid, load, normed, sigmoid, sizes
 
 FLOOR = tl.constexpr(1e-6)
 EPS = tl.constexpr(1e-5)
@@ -191,7 +191,7 @@ def _held(o, n, m, c, z, gain, skip, y, sequences, heads, time, d, WIDTH: tl.con
     unit, _ = normed(load(o, first[:, None] * d + own[None, :], inside) * over[:, None], inside, d, EPS)
     found = unit * load(gain, channel, here)[None, :] + load(skip, channel, here)[None, :] * load(c, in_token, inside)
     gate = load(z, in_token, inside)
-    tl.store(y + in_token, found * gate * tl.sigmoid(gate), mask=inside)
+    tl.store(y + in_token, found * gate * sigmoid(gate), mask=inside)
 
 
 @triton.jit(do_not_specialize=["sequences", "time", "blocks"])
@@ -216,7 +216,7 @@ def _held_back(o, n, m, c, z, gain, skip, slope, d_o, d_n, d_c, d_z, sums, seque
         read, smallest = load(n + by_head, rows, rows < time), tl.exp(-load(m + by_head, rows, rows < time))
         over = 1.0 / (tl.maximum(tl.abs(read), smallest) + FLOOR)
         unit, deviation = normed(given * over[:, None], inside, d, EPS)
-        open_ = tl.sigmoid(gate)
+        open_ = sigmoid(gate)
         swish = gate * open_
         tl.store(d_z + by_token + in_token, pull * (unit * scale + share * passed) * (open_ + swish * (1.0 - open_)),
                  mask=inside)  # fmt: skip

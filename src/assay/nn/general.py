@@ -76,7 +76,7 @@ class _Chunks:
         ba, (bk, solved, qk, qa) = self.empty(self.matrices), (self.kept(self.matrices) for _ in range(4))
         for met in self.met:
             general_kernels.overlaps_general[grid](self.a, self.b, self.k, g, ba, bk, *self.sizes, **met)
-        chunk_forward.solve[grid](ba, solved, chunk, num_warps=1)
+        chunk_forward.solve[grid](ba, solved, chunk, EXACT=solved.dtype == torch.float32, num_warps=1)
         fresh, moved, y = self.kept(self.shape), self.kept(self.k.shape), self.kept(self.shape)
         general_kernels.unwritten_general[grid](self.b, self.v, g, bk, solved, fresh, moved, *self.sizes, **self.alone)
         states, last = self.kept(*self.shape[:2], chunks + 1, dk, dv), self.empty(*self.shape[:2], dk, dv)

@@ -188,26 +188,68 @@ def slopes_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, 
     if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
         return
     d_o += values_at
-    queries = tile(q + keys_at, at, time, dk, CHUNK, DK)
-    own = sums(g, at, dk, CHUNK, DK, True)
-    until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own)
     after = d_states + (head * chunks + chunk) * dk * dv
-    weights = weights_of(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
-    keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-    d_queries = merged_slopes(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
-    across = weights_across(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
-    d_keys = merged_slopes(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
-    d_keys += until * against_state(v + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    put(d_k + keys_at, d_keys, at, time, dk, CHUNK, DK)
-    weights = weights_of(d_o, y + values_at, at, time, dv, CHUNK, BV, False, DOT)
-    erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
-    more = merged_slopes(weights, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
-    across = weights_across(d_o, y + values_at, at, time, dv, CHUNK, BV, False, DOT)
-    d_erased = merged_slopes(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
-    d_erased += until * against_state(y + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    put(d_a + keys_at, d_erased, at, time, dk, CHUNK, DK)
-    d_queries += more + tl.exp(own) * against_state(d_o, states + before, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    put(dq + keys_at, d_queries, at, time, dk, CHUNK, DK)
+    if LEVELS == 0:
+        slopes_at_one_point(d_o, v + values_at, y + values_at, q + keys_at, k + keys_at, a + keys_at, g,
+                            states + before, after, dq + keys_at, d_k + keys_at, d_a + keys_at, at, time, dk, dv,
+                            CHUNK, DK, BV, False, DOT)  # fmt: skip
+    else:
+        queries, own = tile(q + keys_at, at, time, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
+        until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own)
+        weights = weights_of(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
+        keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
+        d_queries = merged_slopes(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
+        across = weights_across(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
+        d_keys = merged_slopes(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
+        d_keys += until * against_state(v + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
+        put(d_k + keys_at, d_keys, at, time, dk, CHUNK, DK)
+        weights = weights_of(d_o, y + values_at, at, time, dv, CHUNK, BV, False, DOT)
+        erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
+        more = merged_slopes(weights, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
+        across = weights_across(d_o, y + values_at, at, time, dv, CHUNK, BV, False, DOT)
+        d_erased = merged_slopes(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
+        d_erased += until * against_state(y + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
+        put(d_a + keys_at, d_erased, at, time, dk, CHUNK, DK)
+        d_queries += more + tl.exp(own) * against_state(d_o, states + before, at, time, dk, dv, CHUNK, DK, BV, DOT)
+        put(dq + keys_at, d_queries, at, time, dk, CHUNK, DK)
+
+
+@triton.jit
+def slopes_at_one_point(pull, v, y, x, k, a, g, states, after, d_x, d_k, d_a, at, time, dk, dv, CHUNK: tl.constexpr,
+                        DK: tl.constexpr, BV: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Where all rows of a chunk meet at one point: the slopes of x, which reads the state, and of k and a through that.
+    For queries those through the state after the chunk are added; BEFORE, as b reads, they are there, and added to."""
+    late = once(tile(x, at, time, dk, CHUNK, DK) * since_middle(g, at, dk, CHUNK, DK, BEFORE), dk)
+    end = sum_at(g, at + CHUNK - 1, dk, DK, True)
+    total = tl.exp(0.5 * end) * against_state(pull, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    total += slope_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK, DK, BV, BEFORE, DOT)
+    total += slope_of_written(pull, y, a, late, g, after, d_a, at, time, dk, dv, CHUNK, DK, BV, BEFORE, DOT)
+    put(d_x, since_middle(g, at, dk, CHUNK, DK, BEFORE) * total, at, time, dk, CHUNK, DK)
+
+
+@triton.jit
+def since_middle(g, at, dk, CHUNK: tl.constexpr, DK: tl.constexpr, BEFORE: tl.constexpr):
+    """Return e^(G_i - G_end / 2), G that of what is read. It is loaded where it is needed: no register keeps it."""
+    end = sum_at(g, at + CHUNK - 1, dk, DK, True)
+    since = sums_before(g, at, dk, CHUNK, DK) if BEFORE else sums(g, at, dk, CHUNK, DK, True)
+    return tl.exp(since - 0.5 * end)
+
+
+@triton.jit
+def slope_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
+                     BV: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Write the slope of what v is written under, and return the share of the readers' slope."""
+    end = sum_at(g, at + CHUNK - 1, dk, DK, True)
+    weights = weights_of(pull, v, at, time, dv, CHUNK, BV, BEFORE, DOT)
+    found = dot(tl.trans(weights), late, DOT)
+    if not BEFORE:
+        found += tl.exp(0.5 * end) * against_state(v, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    back = tl.exp(0.5 * end - sums(g, at, dk, CHUNK, DK, True))
+    found *= back
+    if BEFORE:
+        found += tile(d_k, at, time, dk, CHUNK, DK)
+    put(d_k, found, at, time, dk, CHUNK, DK)
+    return dot(weights, once(tile(k, at, time, dk, CHUNK, DK) * back, dk), DOT)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -221,23 +263,28 @@ def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time,
     if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
         return
     dz += values_at
-    readers = tile(b + keys_at, at, time, dk, CHUNK, DK)
-    since, own = sums_before(g, at, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
-    weights = weights_of(dz, v + values_at, at, time, dv, CHUNK, BV, True, DOT)
-    keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-    d_readers = merged_slopes(weights, keys, own, since, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
-    across = weights_across(dz, v + values_at, at, time, dv, CHUNK, BV, True, DOT)
-    d_keys = merged_slopes(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
-    put(d_k + keys_at, d_keys + tile(d_k + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
-    weights = weights_of(dz, y + values_at, at, time, dv, CHUNK, BV, True, DOT)
-    erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
-    more = merged_slopes(weights, erased, own, since, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
-    across = weights_across(dz, y + values_at, at, time, dv, CHUNK, BV, True, DOT)
-    d_erased = merged_slopes(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
-    put(d_a + keys_at, d_erased + tile(d_a + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
     before = states + (head * (chunks + 1) + chunk) * dk * dv
-    d_readers += more + tl.exp(since) * against_state(dz, before, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    put(d_b + keys_at, d_readers, at, time, dk, CHUNK, DK)
+    if LEVELS == 0:
+        slopes_at_one_point(dz, v + values_at, y + values_at, b + keys_at, k + keys_at, a + keys_at, g, before, before,
+                            d_b + keys_at, d_k + keys_at, d_a + keys_at, at, time, dk, dv, CHUNK, DK, BV, True,
+                            DOT)  # fmt: skip
+    else:
+        readers = tile(b + keys_at, at, time, dk, CHUNK, DK)
+        since, own = sums_before(g, at, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
+        weights = weights_of(dz, v + values_at, at, time, dv, CHUNK, BV, True, DOT)
+        keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
+        d_readers = merged_slopes(weights, keys, own, since, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
+        across = weights_across(dz, v + values_at, at, time, dv, CHUNK, BV, True, DOT)
+        d_keys = merged_slopes(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
+        put(d_k + keys_at, d_keys + tile(d_k + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
+        weights = weights_of(dz, y + values_at, at, time, dv, CHUNK, BV, True, DOT)
+        erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
+        more = merged_slopes(weights, erased, own, since, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
+        across = weights_across(dz, y + values_at, at, time, dv, CHUNK, BV, True, DOT)
+        d_erased = merged_slopes(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
+        put(d_a + keys_at, d_erased + tile(d_a + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
+        d_readers += more + tl.exp(since) * against_state(dz, before, at, time, dk, dv, CHUNK, DK, BV, DOT)
+        put(d_b + keys_at, d_readers, at, time, dk, CHUNK, DK)
 
 
 @triton.jit(do_not_specialize=LENGTHS)

@@ -18,16 +18,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn.fused import Part, Plan
-from assay.nn.head_blocks import Kernels, also, block_of, nothing
+from assay.nn.head_blocks import Kernels, also, block_of, nothing, sigmoid
 
 NUMBERS = 512
 """Numbers in a block of rows of one head: each row is a token of another stretch, and walks along that."""
-TOKENS = 4
-"""Tokens of a stretch that are loaded at once."""
-STRETCH, STRETCH_BACK = 16, 32
-"""Tokens of a stretch at most. In the backward pass each has as many more to see as a convolution has before it."""
-PROGRAMS = 256
-"""Programs that share the tokens of a model in the sums for the weights' gradient."""
+TOKENS = {"convolved": 8, "plain": 4}
+"""Tokens of a stretch that are loaded at once, with a convolution and without."""
+STRETCH = {"convolved": (16, 32), "plain": (8, 8)}
+"""Tokens of a stretch at most, forward and backward. Backward each has as many more to see as a convolution has before
+it; without one nothing is carried along a stretch."""
+PROGRAMS = {"convolved": 256, "plain": 1024}
+"""Programs that share the tokens of a model backward, and have sums of their own for the weights' gradient."""
 
 
 def heads(
@@ -72,36 +73,44 @@ class Run:
         self.weight = None if weight is None else weight.mT.contiguous()
         self.bias = None if bias is None else bias.contiguous()
         self.taps = 0 if weight is None else weight.shape[-1]
+        kind = "convolved" if self.taps else "plain"
+        self.tokens, self.stretch, self.most = TOKENS[kind], STRETCH[kind], PROGRAMS[kind]
         # What is not there is not read either, but a kernel takes no None beside tensors of other calls.
         self.read = [x if given is None else given for given in (self.weight, self.bias, cos, sin)]
 
     def options(self, part: Part) -> dict[str, Any]:
         width, rows = block_of(part.d, numbers=NUMBERS)
         way = {"SWISH": self.plan.swish, "UNIT": part.unit, "ROTARY": part.rotary, "SCALED": part.scale != 1.0}
-        shape = {"WIDTH": width, "ROWS": rows, "TOKENS": TOKENS, "TAPS": self.taps, "BIASED": self.bias is not None}
+        shape = {
+            "WIDTH": width,
+            "ROWS": rows,
+            "TOKENS": self.tokens,
+            "TAPS": self.taps,
+            "BIASED": self.bias is not None,
+        }
         return {**shape, **way, "STEPS": part.steps, "LAST": part.last}
 
     def cut(self, part: Part, longest: int) -> tuple[int, tuple[int, ...]]:
         """Return the blocks of a model's stretches of up to so many tokens, and the sizes that the kernels take."""
-        length = TOKENS * triton.cdiv(self.time, TOKENS * triton.cdiv(self.time, longest))
+        length = self.tokens * triton.cdiv(self.time, self.tokens * triton.cdiv(self.time, longest))
         stretches = triton.cdiv(self.time, length)
         blocks = triton.cdiv(self.sequences * stretches, block_of(part.d, numbers=NUMBERS)[1])
         sizes = (part.heads_out, part.d, self.channels, self.plan.channels, part.start)
         return blocks, (self.sequences, stretches, length, self.time, *sizes)
 
     def written(self, part: Part) -> Tensor:
-        blocks, sizes = self.cut(part, STRETCH)
+        blocks, sizes = self.cut(part, self.stretch[0])
         y = self.x.new_empty(self.models, self.sequences, part.heads_out, self.time * part.steps, part.d)
         _written[(blocks, part.heads, self.models)](self.x, *self.read, y, *sizes, part.scale, **self.options(part))
         return y
 
     def programs(self) -> int:
         """Return how many programs share the tokens of a model, for each head of every part."""
-        return min(PROGRAMS, max(self.cut(part, STRETCH_BACK)[0] for part in self.plan.parts))
+        return min(self.most, max(self.cut(part, self.stretch[1])[0] for part in self.plan.parts))
 
     def slopes_of(self, part: Part, slope: Tensor, dx: Tensor, sums: Tensor) -> None:
         """Write the slopes of x, and the sums for weights and bias, if there are any."""
-        blocks, sizes = self.cut(part, STRETCH_BACK)
+        blocks, sizes = self.cut(part, self.stretch[1])
         _slopes[(self.programs(), part.heads, self.models)](
             self.x, *self.read, slope.contiguous(), dx, sums, blocks, *sizes, part.scale, **self.options(part)
         )
@@ -120,13 +129,6 @@ class Run:
         total = sums.sum(dim=1)
         d_bias = None if self.bias is None else total[..., -1].to(self.bias.dtype)
         return dx, total[..., : self.taps].to(self.weight.dtype), d_bias
-
-
-@triton.jit
-def _sigmoid(x):
-    """1 / (1 + e^-x): the square of 1 / sqrt is one instruction more than that, a division is eight."""
-    over = tl.rsqrt(1.0 + tl.exp2(-1.4426950408889634 * x))
-    return over * over
 
 
 @triton.jit
@@ -255,7 +257,7 @@ def _written(x, weight, bias, cos, sin, y, sequences, stretches, length, time, h
             here = (step + i < left)[:, None] & inside
             h = _convolved(seen, taps, shift, i, TAPS)
             if SWISH:
-                h = h * _sigmoid(h)
+                h = h * sigmoid(h)
             if UNIT:
                 h = h * (scale * tl.rsqrt(tl.sum(h * h, axis=1) + 1e-6))[:, None]
             elif SCALED:
@@ -263,7 +265,7 @@ def _written(x, weight, bias, cos, sin, y, sequences, stretches, length, time, h
             if ROTARY:
                 other = _convolved(other_seen, other_taps, other_shift, i, TAPS)
                 if SWISH:
-                    other = other * _sigmoid(other)
+                    other = other * sigmoid(other)
                 turned = sign * other * (scale * _turn(sin, first + step + i, here, place, d // 2))
                 h = h * _turn(cos, first + step + i, here, place, d // 2) + turned
             tl.store(to + i * STEPS * row, h, mask=here)
@@ -277,7 +279,7 @@ def _written(x, weight, bias, cos, sin, y, sequences, stretches, length, time, h
 def _pulled(h, pull, other, scale, cos, sin, rows, here, place, sign, half, SWISH: tl.constexpr, UNIT: tl.constexpr,
             ROTARY: tl.constexpr, SCALED: tl.constexpr):  # fmt: skip
     """Return the slope of h before its SiLU at some tokens, given that of y, and of the channels turned with it."""
-    gate = _sigmoid(h) if SWISH else 1.0
+    gate = sigmoid(h) if SWISH else 1.0
     y = h * gate
     if UNIT:
         over = tl.rsqrt(tl.sum(y * y, axis=1) + 1e-6)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from assay.nn.head_blocks import Inner, Kernels, block_of, dense
+from assay.nn.head_blocks import Inner, Kernels, block_of, dense, sigmoid
 
 NUMBERS = 2048
 """Numbers in a block of rows of one head."""
@@ -91,7 +91,7 @@ def _read(o, gate, gains, y, o_model, o_sequence, o_head, o_row, sequences, head
     at = (sequence * time + rows)[:, None] * (heads * d) + head * d + own[None, :]
     if GATED:
         z = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32)
-        found = found * tl.sigmoid(z)
+        found = found * sigmoid(z)
         if SWISH:
             found = found * z
     tl.store(y + at, found, mask=inside)
@@ -114,14 +114,14 @@ def _read_back(o, gate, gains, slope, d_o, d_gate, sums, o_model, o_sequence, o_
         sequence = model * sequences + place
         inside = (rows < time)[:, None] & (own < d)[None, :]
         at_o = o + place * o_sequence + head * o_head + rows[:, None] * o_row + own[None, :]
+        at = (sequence * time + rows)[:, None] * (heads * d) + head * d + own[None, :]
         given = tl.load(at_o, mask=inside, other=0.0).to(tl.float32)
+        pull = tl.load(slope + at, mask=inside, other=0.0).to(tl.float32)
+        z = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32) if GATED else pull
         over = tl.rsqrt(tl.sum(given * given, axis=1) / d + eps)[:, None]
         unit = given * over
-        at = (sequence * time + rows)[:, None] * (heads * d) + head * d + own[None, :]
-        pull = tl.load(slope + at, mask=inside, other=0.0).to(tl.float32)
         if GATED:
-            z = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32)
-            share = tl.sigmoid(z)
+            share = sigmoid(z)
             through = share * (1.0 - share)
             if SWISH:
                 through = share * (1.0 + z * (1.0 - share))

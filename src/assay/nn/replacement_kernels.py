@@ -26,6 +26,7 @@ from assay.nn.head_blocks import (
     normed,
     places,
     shared,
+    sigmoid,
     sizes,
     totals,
 )
@@ -93,7 +94,7 @@ class _Recalled(Kernels):
 @triton.jit
 def _mixed(k, z, xi, alpha):
     """Return rate, kappa, 1 / |k' xi| and what k' is multiplied by."""
-    rate = tl.sigmoid(z)
+    rate = sigmoid(z)
     removed = k * xi
     over = tl.rsqrt(tl.sum(removed * removed, axis=1) + 1e-6)[:, None]
     return rate, removed * over, over, 1.0 + (rate - 1.0) * alpha
@@ -126,8 +127,9 @@ def _replaced_back(k, z, bias, xi, alpha, slope_k, slope_a, slope_kappa, d_k, d_
     channel = (model * heads + head) * d + own
     c, erasing = load(bias, channel, here)[None, :], load(xi, channel, here)[None, :]
     replacing = load(alpha, channel, here)[None, :]
-    to_bias, to_xi = tl.zeros((WIDTH,), dtype=tl.float32), tl.zeros((WIDTH,), dtype=tl.float32)
-    to_alpha = tl.zeros((WIDTH,), dtype=tl.float32)
+    # Sums are added up over rows at the end alone, where warps wait for each other.
+    to_bias, to_xi = tl.zeros((ROWS, WIDTH), dtype=tl.float32), tl.zeros((ROWS, WIDTH), dtype=tl.float32)
+    to_alpha = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
     blocks = tl.cdiv(time, ROWS)
     for place in range(program, sequences * blocks, tl.num_programs(0)):
         sequence = model * sequences + place // blocks
@@ -141,13 +143,13 @@ def _replaced_back(k, z, bias, xi, alpha, slope_k, slope_a, slope_kappa, d_k, d_
         pull_z = (pull_k * given * replacing - kappa * pull_a) * rate * (1.0 - rate)
         tl.store(d_k + at, pull_k * share + pull * erasing, mask=inside)
         tl.store(d_z + in_token, pull_z, mask=inside)
-        to_bias += tl.sum(pull_z, axis=0)
-        to_xi += tl.sum(tl.where(inside, pull * given, 0.0), axis=0)
-        to_alpha += tl.sum(pull_k * given * (rate - 1.0), axis=0)
+        to_bias += pull_z
+        to_xi += tl.where(inside, pull * given, 0.0)
+        to_alpha += pull_k * given * (rate - 1.0)
     sums += (model * tl.num_programs(0) + program) * 3 * heads * d + head * d + own
-    tl.store(sums, to_bias, mask=here)
-    tl.store(sums + heads * d, to_xi, mask=here)
-    tl.store(sums + 2 * heads * d, to_alpha, mask=here)
+    tl.store(sums, tl.sum(to_bias, axis=0), mask=here)
+    tl.store(sums + heads * d, tl.sum(to_xi, axis=0), mask=here)
+    tl.store(sums + 2 * heads * d, tl.sum(to_alpha, axis=0), mask=here)
 
 
 @triton.jit(do_not_specialize=["sequences", "time"])
@@ -175,30 +177,30 @@ def _recalled_back(o, r, k, v, gate, gain, shift, rho, slope, d_o, d_r, d_k, d_v
     channel = (model * heads + head) * d + own
     scale, offset = load(gain, channel, here)[None, :], load(shift, channel, here)[None, :]
     bonus = load(rho, channel, here)[None, :]
-    to_gain, to_shift = tl.zeros((WIDTH,), dtype=tl.float32), tl.zeros((WIDTH,), dtype=tl.float32)
-    to_rho = tl.zeros((WIDTH,), dtype=tl.float32)
+    to_gain, to_shift = tl.zeros((ROWS, WIDTH), dtype=tl.float32), tl.zeros((ROWS, WIDTH), dtype=tl.float32)
+    to_rho = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
     blocks = tl.cdiv(time, ROWS)
     for place in range(program, sequences * blocks, tl.num_programs(0)):
         sequence = model * sequences + place // blocks
         rows = (place % blocks) * ROWS + tl.arange(0, ROWS)
         inside, at, in_token = places(sequence, head, rows, own, heads, time, d)
-        unit, over = normed(load(o, at, inside), inside, d, eps)
+        read, pull, gated = load(o, at, inside), load(slope, in_token, inside), load(gate, in_token, inside)
         queries, keys, values = load(r, at, inside), load(k, at, inside), load(v, at, inside)
+        unit, over = normed(read, inside, d, eps)
         present = tl.sum(queries * keys * bonus, axis=1)[:, None]
-        pull = load(slope, in_token, inside)
         tl.store(d_gate + in_token, pull * (unit * scale + offset + present * values), mask=inside)
-        pull = pull * load(gate, in_token, inside)
+        pull = pull * gated
         tl.store(d_v + at, pull * present, mask=inside)
         d_present = tl.sum(pull * values, axis=1)[:, None]
         tl.store(d_r + at, d_present * keys * bonus, mask=inside)
         tl.store(d_k + at, d_present * queries * bonus, mask=inside)
-        to_rho += tl.sum(d_present * queries * keys, axis=0)
-        to_gain += tl.sum(pull * unit, axis=0)
-        to_shift += tl.sum(pull, axis=0)
+        to_rho += d_present * queries * keys
+        to_gain += pull * unit
+        to_shift += pull
         pull = pull * scale
         along, mean = tl.sum(pull * unit, axis=1)[:, None] / d, tl.sum(pull, axis=1)[:, None] / d
         tl.store(d_o + at, over * (pull - mean - unit * along), mask=inside)
     sums += (model * tl.num_programs(0) + program) * 3 * heads * d + head * d + own
-    tl.store(sums, to_gain, mask=here)
-    tl.store(sums + heads * d, to_shift, mask=here)
-    tl.store(sums + 2 * heads * d, to_rho, mask=here)
+    tl.store(sums, tl.sum(to_gain, axis=0), mask=here)
+    tl.store(sums + heads * d, tl.sum(to_shift, axis=0), mask=here)
+    tl.store(sums + 2 * heads * d, tl.sum(to_rho, axis=0), mask=here)

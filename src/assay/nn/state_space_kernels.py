@@ -14,11 +14,11 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from assay.nn.head_blocks import Channels, Heads, Inner, Kernels, block_of, load
+from assay.nn.head_blocks import Channels, Heads, Inner, Kernels, load, sigmoid
 
-NUMBERS = 2048
-"""Numbers in a block of rows."""
-PROGRAMS = 512
+NUMBERS = 512
+"""Numbers of a warp at most. A row is one warp's, where it is no longer: warps would wait for each other's sums."""
+PROGRAMS = 1056
 """Programs that share the rows of a model in the backward pass, each with its own sums for the gains."""
 
 
@@ -34,9 +34,9 @@ class _GateThenNorm(Kernels):
         o, z, gains = (x.contiguous() for x in (o, z, gains))
         models, sequences, heads, time, d = o.shape
         y = torch.empty(models, sequences, time, heads * d, device=o.device, dtype=dtype)
-        width, rows = block_of(heads * d, numbers=NUMBERS, most=NUMBERS)
+        width, rows, warps = _block(heads * d, 4)
         _gated_normed[(models * sequences, triton.cdiv(time, rows))](
-            o, z, gains, y, sequences, heads, time, d, eps, width, rows
+            o, z, gains, y, sequences, heads, time, d, eps, width, rows, num_warps=warps
         )
         return y
 
@@ -46,15 +46,23 @@ class _GateThenNorm(Kernels):
         eps, _ = ctx.options
         o, z, gains, slope = (x.contiguous() for x in (*ctx.saved_tensors, slope))
         models, sequences, heads, time, d = o.shape
-        width, rows = block_of(heads * d, numbers=NUMBERS, most=NUMBERS)
+        width, rows, warps = _block(heads * d, 1)
         blocks = triton.cdiv(time, rows)
         programs = min(PROGRAMS, sequences * blocks)
         d_o, d_z = torch.empty_like(o), torch.empty_like(z)
         sums = torch.empty(models, programs, heads * d, device=o.device)
         _gated_normed_back[(programs, models)](
-            o, z, gains, slope, d_o, d_z, sums, sequences, heads, blocks, time, d, eps, width, rows
-        )
+            o, z, gains, slope, d_o, d_z, sums, sequences, heads, blocks, time, d, eps, width, rows,
+            num_warps=warps,
+        )  # fmt: skip
         return d_o, d_z, sums.sum(dim=1).to(gains.dtype), None, None
+
+
+def _block(channels: int, least: int) -> tuple[int, int, int]:
+    """Return width, rows and warps of a block, with so many warps at least."""
+    width = triton.next_power_of_2(channels)
+    warps = min(16, max(least, width // NUMBERS))
+    return width, max(1, warps * NUMBERS // width), warps
 
 
 @triton.jit(do_not_specialize=["sequences", "time"])
@@ -67,7 +75,7 @@ def _gated_normed(o, z, gains, y, sequences, heads, time, d, eps, WIDTH: tl.cons
     at = rows[:, None] * channels + own[None, :]
     gain = load(gains, sequence // sequences * channels + own, own < channels)[None, :]
     gate = load(z + start, at, inside)
-    found = load(o + start, in_heads, inside) * gate * tl.sigmoid(gate)
+    found = load(o + start, in_heads, inside) * gate * sigmoid(gate)
     over = tl.rsqrt(tl.sum(found * found, axis=1) / channels + eps)[:, None]
     tl.store(y + start + at, found * over * gain, mask=inside)
 
@@ -89,13 +97,13 @@ def _gated_normed_back(o, z, gains, slope, d_o, d_z, sums, sequences, heads, blo
         at = rows[:, None] * channels + own[None, :]
         read, gate = load(o + start, in_heads, inside), load(z + start, at, inside)
         pull = load(slope + start, at, inside)
-        sigmoid = tl.sigmoid(gate)
-        found = read * gate * sigmoid
+        opened = sigmoid(gate)
+        found = read * gate * opened
         over = tl.rsqrt(tl.sum(found * found, axis=1) / channels + eps)[:, None]
         unit = found * over
         total += pull * unit
         pull = pull * gain
         pull = over * (pull - unit * (tl.sum(pull * unit, axis=1) / channels)[:, None])
-        tl.store(d_z + start + at, pull * read * sigmoid * (1.0 + gate * (1.0 - sigmoid)), mask=inside)
-        tl.store(d_o + start + in_heads, pull * gate * sigmoid, mask=inside)
+        tl.store(d_z + start + at, pull * read * opened * (1.0 + gate * (1.0 - opened)), mask=inside)
+        tl.store(d_o + start + in_heads, pull * gate * opened, mask=inside)
     tl.store(sums + (model * programs + program) * channels + own, tl.sum(total, axis=0), mask=own < channels)

@@ -28,6 +28,8 @@ from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
 
 NEAR_WARPS = 4
 """Warps of a program of a chunk whose rows meet at one point."""
+REGISTERS: dict[str, int] = {}
+"""Registers of a thread at most, by kernel, in bf16: fewer let more programs run side by side."""
 
 
 def delta_scan(
@@ -37,6 +39,12 @@ def delta_scan(
     """Return what `scan.delta_loop` gives."""
     log_decay = torch.zeros_like(beta) if log_decay is None else log_decay
     return _Scan.run(q, k, v, beta, log_decay=log_decay, state=state, scale=scale)
+
+
+def few(kernel: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a launch, with the registers that its kernel may have."""
+    limited = kernel in REGISTERS and options["DOT"] == "bf16" and not options.get("LEVELS")
+    return {**options, "maxnreg": REGISTERS[kernel]} if limited else options
 
 
 class _Scan(KernelScan):
@@ -118,7 +126,7 @@ class _Chunks:
         overlap, solved = self.empty(matrices), self.kept(matrices)
         for met in self.met:
             chunk_forward.overlaps[self.grid](self.k, self.beta, g, overlap, time, chunks, dk, **met)
-        chunk_forward.solve[self.grid](overlap, solved, self.chunk, num_warps=1)
+        chunk_forward.solve[self.grid](overlap, solved, self.chunk, EXACT=solved.dtype == torch.float32, num_warps=1)
         fresh, erased = self.kept(self.shape), self.kept(*self.shape[:3], dk)
         chunk_forward.unwritten[self.grid](
             self.k, self.v, self.beta, g, solved, fresh, erased, *self.sizes, BV=self.block, **self.alone
@@ -148,8 +156,9 @@ class _Chunks:
         d_right, d_erasing = part(self.k.shape), part(self.k.shape)
         for met in self.met:
             chunk_backward.slopes_of_keys[self.grid](
-                self.q, self.k, u, g, states, d_states, d_o, dq, d_right, *self.sizes, BV=self.block, **met
-            )
+                self.q, self.k, u, g, states, d_states, d_o, dq, d_right, *self.sizes, BV=self.block,
+                **few("slopes_of_keys", met),
+            )  # fmt: skip
         d_k = torch.empty_like(self.k)
         d_v, d_beta = self.through_solution(
             g, states, du, d_right, d_erasing, fresh, erased, solved, None if decays else d_k
@@ -173,11 +182,11 @@ class _Chunks:
         d_v, d_beta, d_a = torch.empty_like(self.v), self.empty(self.shape[:3]), torch.empty_like(solved)
         chunk_backward.slopes_of_solution[self.grid](
             self.v, self.k, self.beta, g, solved, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, *self.sizes,
-            BV=self.block, **self.alone,
+            BV=self.block, **few("slopes_of_solution", self.alone),
         )  # fmt: skip
         for met in self.met:
             chunk_backward.slopes_of_overlaps[self.grid](
                 self.k, self.beta, g, d_a, d_erasing, d_right, d_beta, d_right if d_k is None else d_k, time, chunks,
-                dk, JOINED=d_k is not None, **met,
+                dk, JOINED=d_k is not None, **few("slopes_of_overlaps", met),
             )  # fmt: skip
         return d_v, d_beta
