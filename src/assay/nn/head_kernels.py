@@ -24,7 +24,7 @@ NUMBERS = 512
 """Numbers in a block of rows of one head: each row is a token of another stretch, and walks along that."""
 TOKENS = {"convolved": 8, "plain": 4}
 """Tokens of a stretch that are loaded at once, with a convolution and without."""
-STRETCH = {"convolved": (16, 32), "plain": (8, 8)}
+STRETCH = {"convolved": (16, 64), "plain": (8, 8)}
 """Tokens of a stretch at most, forward and backward. Backward each has as many more to see as a convolution has before
 it; without one nothing is carried along a stretch."""
 PROGRAMS = {"convolved": 256, "plain": 1024}

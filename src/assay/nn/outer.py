@@ -24,8 +24,9 @@ WARPS = {"written": 4, "pulled": 4, "outputs": 4, "slopes": 4}
 WIDE_WARPS = {"written": 4, "pulled": 4, "outputs": 8, "slopes": 8}
 """Warps of a program, and those of one with keys of more than 64 channels, or of more than 32 where blocks are
 merged."""
-REGISTERS: dict[str, int] = {}
-"""Registers of a thread at most, by kernel: fewer let more programs run side by side, and may be spilled."""
+REGISTERS = {"slopes": 168}
+"""Registers of a thread at most, by kernel, with one block of values in bf16 and 4 warps: fewer let more programs run
+side by side, and may be spilled."""
 CHUNK = {"channel": 64, "head": 64}
 """Tokens of a chunk, with a decay per channel or per head."""
 NORMED_REGISTERS = 128
@@ -136,7 +137,8 @@ class _Chunks:
         block = min(BLOCK[kernel], width_of(self.shape[-1]))
         wide = self.key * (2 if levels else 1) > 64
         warps = (WIDE_WARPS if wide else WARPS)[kernel]
-        few = {"maxnreg": REGISTERS[kernel]} if kernel in REGISTERS else {}
+        one = block == width_of(self.shape[-1]) and self.kinds["DOT"] == "bf16" and warps == 4 and not levels
+        few = {"maxnreg": REGISTERS[kernel]} if one and kernel in REGISTERS else {}
         shape = {"CHUNK": self.chunk, "DK": self.key, "BV": block}
         return {**shape, "num_warps": warps, "num_stages": 1, **few, **self.kinds}
 

@@ -158,7 +158,11 @@ def outputs(q, k, v, b, skip, g, states, o, time, chunks, dk, dv: tl.constexpr, 
     if CHANNEL:  # noqa: SIM102 - the inner one is compiled only then
         if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
             return
+    # What the first products take is loaded before them, so that a program waits for memory once.
     queries, keys = tile(q + keys_at, at, time, dk, CHUNK, DK), tile(k + keys_at, at, time, dk, CHUNK, DK)
+    states += (head * chunks + chunk) * dk * dv
+    values = stored(v + values_at, at, time, dv, 0, CHUNK, BV)
+    state = stored(states, 0, dk, dv, 0, DK, BV)
     met = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
     if STRONG:
         met *= tl.trans(per_token(b, head, at, time, CHUNK))
@@ -166,9 +170,10 @@ def outputs(q, k, v, b, skip, g, states, o, time, chunks, dk, dv: tl.constexpr, 
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
     queries *= tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
     for v0 in tl.static_range(0, dv, BV):
-        found = dot(met, stored(v + values_at, at, time, dv, v0, CHUNK, BV), DOT)
-        state = stored(states + (head * chunks + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
-        found += dot(queries, state, DOT)
+        if v0 > 0:
+            values = stored(v + values_at, at, time, dv, v0, CHUNK, BV)
+            state = stored(states, 0, dk, dv, v0, DK, BV)
+        found = dot(met, values, DOT) + dot(queries, state, DOT)
         put_columns(o + values_at, found, at, time, dv, v0, CHUNK, BV)
 
 
@@ -233,6 +238,7 @@ def slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, d
     """Where rows meet at one point. Those of queries and keys come after, with tiles loaded again, from a cache: all at
     once would need more registers than there are."""
     queries, keys = tile(q, at, time, dk, CHUNK, DK), tile(k, at, time, dk, CHUNK, DK)
+    pull, after = stored(d_o, at, time, dv, 0, CHUNK, BV), stored(d_states, 0, dk, dv, 0, DK, BV)
     met = tl.where(above(CHUNK, False), scores_across(queries, keys, g, at, dk, CHUNK, 0, DK, CHANNEL, DOT), 0.0)
     until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL) - sums(g, at, dk, CHUNK, DK, CHANNEL))
     if STRONG:
@@ -241,15 +247,17 @@ def slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, d
         until *= strength
     if SKIP:
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
-    put_slopes_of_values(met, keys * until, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put_slopes_of_values(met, keys * until, pull, after, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
 
 
 @triton.jit
-def put_slopes_of_values(met, keys, d_states, d_o, d_v, at, time, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
-                         BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def put_slopes_of_values(met, keys, pull, after, d_states, d_o, d_v, at, time, dk, dv, CHUNK: tl.constexpr,
+                         DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """The first block's slopes of outputs and of the state after the chunk are given."""
     for v0 in tl.static_range(0, dv, BV):
-        found = dot(met, stored(d_o, at, time, dv, v0, CHUNK, BV), DOT)
-        found += dot(keys, stored(d_states, 0, dk, dv, v0, DK, BV), DOT)
+        if v0 > 0:
+            pull, after = stored(d_o, at, time, dv, v0, CHUNK, BV), stored(d_states, 0, dk, dv, v0, DK, BV)
+        found = dot(met, pull, DOT) + dot(keys, after, DOT)
         put_columns(d_v, found, at, time, dv, v0, CHUNK, BV)
 
 
@@ -308,7 +316,8 @@ def slopes_by_merges(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_ski
     if SKIP:
         tl.store(d_skip, tl.sum(alone))
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
-    put_slopes_of_values(met, keys * until, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    pull, after = stored(d_o, at, time, dv, 0, CHUNK, BV), stored(d_states, 0, dk, dv, 0, DK, BV)
+    put_slopes_of_values(met, keys * until, pull, after, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
     of_queries += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_q, of_queries, at, time, dk, CHUNK, DK)
     by_state = until * against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from assay.nn.head_blocks import Channels, Heads, Inner, Kernels, load, sigmoid
 
-NUMBERS = 512
+NUMBERS = 1024
 """Numbers of a warp at most. A row is one warp's, where it is no longer: warps would wait for each other's sums."""
 PROGRAMS = 1056
 """Programs that share the rows of a model in the backward pass, each with its own sums for the gains."""

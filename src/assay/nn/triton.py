@@ -28,8 +28,9 @@ from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
 
 NEAR_WARPS = 4
 """Warps of a program of a chunk whose rows meet at one point."""
-REGISTERS: dict[str, int] = {}
-"""Registers of a thread at most, by kernel, in bf16: fewer let more programs run side by side."""
+REGISTERS = {"slopes_of_keys": 128, "slopes_of_solution": 168, "slopes_of_overlaps": 168}
+"""Registers of a thread at most, by kernel, where that is faster: fewer let more programs run side by side, and more
+may be needed for decays per channel, for values of more than 64 channels, or for other products than those of bf16."""
 
 
 def delta_scan(
@@ -39,12 +40,6 @@ def delta_scan(
     """Return what `scan.delta_loop` gives."""
     log_decay = torch.zeros_like(beta) if log_decay is None else log_decay
     return _Scan.run(q, k, v, beta, log_decay=log_decay, state=state, scale=scale)
-
-
-def few(kernel: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a launch, with the registers that its kernel may have."""
-    limited = kernel in REGISTERS and options["DOT"] == "bf16" and not options.get("LEVELS")
-    return {**options, "maxnreg": REGISTERS[kernel]} if limited else options
 
 
 class _Scan(KernelScan):
@@ -97,6 +92,12 @@ class _Chunks:
         self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
         # What only products read again is kept as they take it.
         self.kept = partial(torch.empty, device=v.device, dtype=kept_in(dot))
+
+    def few(self, kernel: str, *, values: bool = False) -> dict[str, int]:
+        """Return the registers that a kernel may have, one that holds a tile of the `values` too or not."""
+        plenty = self.channel or self.alone["DOT"] != "bf16" or self.shapes["DK"] > 64
+        plenty = plenty or (values and self.shape[-1] > self.block)
+        return {} if plenty else {"maxnreg": REGISTERS[kernel]}
 
     def forward(self, state: Tensor | None) -> tuple[Tensor, ...]:
         _, chunks, dk, dv = self.sizes
@@ -157,7 +158,7 @@ class _Chunks:
         for met in self.met:
             chunk_backward.slopes_of_keys[self.grid](
                 self.q, self.k, u, g, states, d_states, d_o, dq, d_right, *self.sizes, BV=self.block,
-                **few("slopes_of_keys", met),
+                **met, **self.few("slopes_of_keys"),
             )  # fmt: skip
         d_k = torch.empty_like(self.k)
         d_v, d_beta = self.through_solution(
@@ -182,11 +183,11 @@ class _Chunks:
         d_v, d_beta, d_a = torch.empty_like(self.v), self.empty(self.shape[:3]), torch.empty_like(solved)
         chunk_backward.slopes_of_solution[self.grid](
             self.v, self.k, self.beta, g, solved, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, *self.sizes,
-            BV=self.block, **few("slopes_of_solution", self.alone),
+            BV=self.block, **self.alone, **self.few("slopes_of_solution", values=True),
         )  # fmt: skip
         for met in self.met:
             chunk_backward.slopes_of_overlaps[self.grid](
                 self.k, self.beta, g, d_a, d_erasing, d_right, d_beta, d_right if d_k is None else d_k, time, chunks,
-                dk, JOINED=d_k is not None, **few("slopes_of_overlaps", met),
+                dk, JOINED=d_k is not None, **met, **self.few("slopes_of_overlaps"),
             )  # fmt: skip
         return d_v, d_beta
