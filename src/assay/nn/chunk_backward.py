@@ -87,10 +87,10 @@ def carry_back(q, k, g, erased, d_o, du, d_states, given, first, time, chunks, d
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks, dk, dv: tl.constexpr,
+def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, along, d_right, time, chunks, dk, dv: tl.constexpr,
                    CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
-                   DOT: tl.constexpr):  # fmt: skip
-    """dq, and dk as far as k is what u is written under."""
+                   ALONG: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """dq, and dk as far as k is what u is written under. ALONG: also q dq, summed over channels."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -109,6 +109,9 @@ def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks,
         weights = decayed(weights, g, at, dk, CHUNK, DK, CHANNEL)
         slope = left_of(weights, keys, read, g, at, dk, CHUNK, DK, CHANNEL, DOT)
         put(dq + keys_at, slope, at, time, dk, CHUNK, DK)
+        if ALONG:
+            rows = at + tl.arange(0, CHUNK)
+            tl.store(along + head * time + rows, tl.sum(queries * slope, axis=1), mask=rows < time)
         kept = against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
         slope, _ = right_of(weights, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     else:
@@ -153,11 +156,14 @@ def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasi
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, d_k, time, chunks, dk, CHUNK: tl.constexpr,
-                       LEVELS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr,
-                       JOINED: tl.constexpr):  # fmt: skip
-    """Through A_ij = b_i (k_i E_ij) . k_j, added to the slopes of both keys and of b. JOINED writes the sum of both
-    keys' slopes to d_k instead."""
+def slopes_of_overlaps(q, k, beta, g, d_a, dq, d_erasing, d_right, states, d_states, d_beta, d_log, d_q, d_k, time,
+                       chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+                       BV: tl.constexpr, CHANNEL: tl.constexpr, DECAYS: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Through A_ij = b_i (k_i E_ij) . k_j, added to the slopes of both keys, whose sum is that of k, and of b. DECAYS:
+    the slope of log a is made of all these. G stands beside q and k alone, as q e^G and k e^-G, so its slope is
+    q dq + k d_erasing - k d_right, and that of the chunk's end what the state after it receives; a log decay gets the
+    sum of those from its own token on. `dq` is q dq summed over channels, or with a decay of each dq itself, which is
+    then written to d_q in the dtype of q."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -182,39 +188,21 @@ def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, d_k, time, c
     tl.store(strengths, strength, mask=rows < time)
     left = b * left + tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)
     right += tile(d_right + keys_at, at, time, dk, CHUNK, DK)
-    if JOINED:
-        put(d_k + keys_at, left + right, at, time, dk, CHUNK, DK)
-    else:
-        put(d_erasing + keys_at, left, at, time, dk, CHUNK, DK)
-        put(d_right + keys_at, right, at, time, dk, CHUNK, DK)
-
-
-@triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_decay(q, k, g, dq, d_erasing, d_right, states, d_states, d_log, d_q, d_k, time, chunks, dk,
-                    dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
-                    CHANNEL: tl.constexpr):  # fmt: skip
-    """G stands beside q and k alone, as q e^G and k e^-G, so its slope is q dq + k d_erasing - k d_right, and that of
-    the chunk's end what the state after it receives. A log decay gets the sum of those from its own token on. d_q
-    and d_k get the slopes of q and k in their dtype."""
-    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at = chunk * CHUNK
-    keys_at = head * time * dk
-    keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-    queries = tile(dq + keys_at, at, time, dk, CHUNK, DK)
-    right = tile(d_right + keys_at, at, time, dk, CHUNK, DK)
-    erasing = tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)
-    slope = tile(q + keys_at, at, time, dk, CHUNK, DK) * queries + keys * (erasing - right)
-    put(d_q + keys_at, queries, at, time, dk, CHUNK, DK)
-    put(d_k + keys_at, right + erasing, at, time, dk, CHUNK, DK)
-    states += (head * (chunks + 1) + chunk + 1) * dk * dv
-    d_states += (head * chunks + chunk) * dk * dv
-    end = tl.zeros((DK,), dtype=tl.float32)
-    for v0 in tl.static_range(0, dv, BV):
-        state = columns(states, 0, dk, dv, v0, DK, BV)
-        end += tl.sum(state * columns(d_states, 0, dk, dv, v0, DK, BV), axis=1)
-    if CHANNEL:
-        put(d_log + keys_at, tl.cumsum(slope, axis=0, reverse=True) + end[None, :], at, time, dk, CHUNK, DK)
-    else:
-        found = tl.cumsum(tl.sum(slope, axis=1), axis=0, reverse=True) + tl.sum(end)
-        rows = at + tl.arange(0, CHUNK)
-        tl.store(d_log + head * time + rows, found, mask=rows < time)
+    put(d_k + keys_at, left + right, at, time, dk, CHUNK, DK)
+    if DECAYS:
+        slope = tile(k, at, time, dk, CHUNK, DK) * (left - right)
+        states += (head * (chunks + 1) + chunk + 1) * dk * dv
+        d_states += (head * chunks + chunk) * dk * dv
+        end = tl.zeros((DK,), dtype=tl.float32)
+        for v0 in tl.static_range(0, dv, BV):
+            state = columns(states, 0, dk, dv, v0, DK, BV)
+            end += tl.sum(state * columns(d_states, 0, dk, dv, v0, DK, BV), axis=1)
+        if CHANNEL:
+            d_queries = tile(dq + keys_at, at, time, dk, CHUNK, DK)
+            put(d_q + keys_at, d_queries, at, time, dk, CHUNK, DK)
+            slope += tile(q + keys_at, at, time, dk, CHUNK, DK) * d_queries
+            put(d_log + keys_at, tl.cumsum(slope, axis=0, reverse=True) + end[None, :], at, time, dk, CHUNK, DK)
+        else:
+            along = tl.load(dq + head * time + rows, mask=rows < time, other=0.0)
+            found = tl.cumsum(along + tl.sum(slope, axis=1), axis=0, reverse=True) + tl.sum(end)
+            tl.store(d_log + head * time + rows, found, mask=rows < time)

@@ -138,7 +138,7 @@ class _Chunks:
         self, d_o: Tensor | None, d_last: Tensor | None, g: Tensor, states: Tensor, u: Tensor, fresh: Tensor,
         erased: Tensor, solved: Tensor, *, decays: bool,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        """Return the slopes of all inputs; that of the log decay, which needs a pass of its own, only if `decays`."""
+        """Return the slopes of all inputs; that of the log decay only if `decays`."""
         d_o = torch.zeros_like(self.v) if d_o is None else d_o.contiguous()
         _, chunks, dk, dv = self.sizes
         du, d_states = self.kept(self.shape), self.kept(*self.shape[:2], chunks, dk, dv)
@@ -153,41 +153,25 @@ class _Chunks:
         )  # fmt: skip
         # A decay's slope is a difference of these, which needs all their digits.
         part = self.empty if decays else self.kept
-        dq = self.empty(self.q.shape) if decays else torch.empty_like(self.q)
+        d_q, d_k = torch.empty_like(self.q), torch.empty_like(self.k)
         d_right, d_erasing = part(self.k.shape), part(self.k.shape)
+        by_head = decays and not self.channel
+        dq = self.empty(self.k.shape[:3]) if by_head else self.empty(self.k.shape) if decays else d_q
         for met in self.met:
             chunk_backward.slopes_of_keys[self.grid](
-                self.q, self.k, u, g, states, d_states, d_o, dq, d_right, *self.sizes, BV=self.block,
-                **met, **self.few("slopes_of_keys"),
+                self.q, self.k, u, g, states, d_states, d_o, d_q if by_head else dq, dq, d_right, *self.sizes,
+                BV=self.block, ALONG=by_head, **met, **self.few("slopes_of_keys"),
             )  # fmt: skip
-        d_k = torch.empty_like(self.k)
-        d_v, d_beta = self.through_solution(
-            g, states, du, d_right, d_erasing, fresh, erased, solved, None if decays else d_k
-        )
-        if not decays:
-            return dq, d_k, d_v, d_beta, None, d_first
-        d_log, d_q = torch.empty_like(self.log_decay), torch.empty_like(self.q)
-        chunk_backward.slopes_of_decay[self.grid](
-            self.q, self.k, g, dq, d_erasing, d_right, states, d_states, d_log, d_q, d_k, *self.sizes, **self.shapes,
-            BV=self.block, CHANNEL=self.channel, num_stages=1,
-        )  # fmt: skip
-        return d_q, d_k, d_v, d_beta, d_log, d_first
-
-    def through_solution(
-        self, g: Tensor, states: Tensor, du: Tensor, d_right: Tensor, d_erasing: Tensor, fresh: Tensor, erased: Tensor,
-        solved: Tensor, d_k: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return dv and db; writes the slope of the keys that erase, adds to that of the keys that are written, and
-        writes the sum of both to `d_k` if there is one."""
-        time, chunks, dk, _ = self.sizes
         d_v, d_beta, d_a = torch.empty_like(self.v), self.empty(self.shape[:3]), torch.empty_like(solved)
         chunk_backward.slopes_of_solution[self.grid](
             self.v, self.k, self.beta, g, solved, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, *self.sizes,
             BV=self.block, **self.alone, **self.few("slopes_of_solution", values=True),
         )  # fmt: skip
+        d_log = torch.empty_like(self.log_decay) if decays else None
         for met in self.met:
             chunk_backward.slopes_of_overlaps[self.grid](
-                self.k, self.beta, g, d_a, d_erasing, d_right, d_beta, d_right if d_k is None else d_k, time, chunks,
-                dk, JOINED=d_k is not None, **met, **self.few("slopes_of_overlaps"),
+                self.q, self.k, self.beta, g, d_a, dq, d_erasing, d_right, states, d_states, d_beta,
+                dq if d_log is None else d_log, d_q, d_k, *self.sizes, BV=self.block, DECAYS=decays, **met,
+                **self.few("slopes_of_overlaps"),
             )  # fmt: skip
-        return d_v, d_beta
+        return d_q, d_k, d_v, d_beta, d_log, d_first
