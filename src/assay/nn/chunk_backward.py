@@ -106,14 +106,14 @@ def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, along, d_right, time, 
     keys, queries = tile(k + keys_at, at, time, dk, CHUNK, DK), tile(q + keys_at, at, time, dk, CHUNK, DK)
     read = against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
     if LEVELS == 0:
-        weights = decayed(weights, g, at, dk, CHUNK, DK, CHANNEL)
-        slope = left_of(weights, keys, read, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+        weights, alone = decayed(weights, g, at, dk, CHUNK, DK, CHANNEL)
+        slope = left_of(weights, alone, keys, read, g, at, dk, CHUNK, DK, CHANNEL, DOT)
         put(dq + keys_at, slope, at, time, dk, CHUNK, DK)
         if ALONG:
             rows = at + tl.arange(0, CHUNK)
             tl.store(along + head * time + rows, tl.sum(queries * slope, axis=1), mask=rows < time)
         kept = against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-        slope, _ = right_of(weights, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+        slope, _ = right_of(weights, alone, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     else:
         own = sums(g, at, dk, CHUNK, DK, CHANNEL)
         slope = to_left(weights, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT) + tl.exp(own) * read
@@ -178,9 +178,11 @@ def slopes_of_overlaps(q, k, beta, g, d_a, dq, d_erasing, d_right, states, d_sta
     keys = tile(k, at, time, dk, CHUNK, DK)
     strong = once(b * keys, dk)
     if LEVELS == 0:
-        slope = once(decayed(slope, g, at, dk, CHUNK, DK, CHANNEL), dk)
-        left = left_of(slope, keys, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
-        right, _ = right_of(slope, strong, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+        if not CHANNEL:
+            slope, _ = decayed(slope, g, at, dk, CHUNK, DK, False)
+        slope = once(slope, dk)
+        left = left_of(slope, 0.0, keys, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+        right, _ = right_of(slope, 0.0, strong, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     else:
         left = to_left(slope, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
         right = to_right(square_across(d_a, CHUNK), strong, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)

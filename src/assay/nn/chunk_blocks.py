@@ -272,36 +272,43 @@ def to_right(across, x, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK:
 
 @triton.jit
 def decayed(weights, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr):
-    """Return weights_ij E_ij with a decay per head, for `left_of` and `right_of`: the slopes of `scores` in x and y,
-    where all rows meet at one point. No weight stands above the diagonal."""
+    """Return what `left_of` and `right_of` take, the slopes of `scores` in x and y where all rows meet at one point:
+    with a decay per head weights_ij E_ij, and 0; with one per channel the weights off the diagonal, and those on it.
+    A pair of a token with itself is not rounded then: it cancels in the slope of a decay, where little else is left
+    in channels that forget fast. No weight stands above the diagonal."""
     if CHANNEL:
-        return weights
+        i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
+        return tl.where(i == j, 0.0, weights), on_diagonal(weights, ROWS)
     else:
         own = sums(g, at, dk, ROWS, DK, False)
-        return weights * tl.exp(tl.minimum(own - tl.trans(own), 0.0))
+        return weights * tl.exp(tl.minimum(own - tl.trans(own), 0.0)), 0.0
 
 
 @triton.jit
-def left_of(met, y, read, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):
+def left_of(met, alone, y, read, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr,
+            DOT: tl.constexpr):  # fmt: skip
     """Return sum_j weights_ij E_ij y_j + e^G_i read_i, given what `decayed` gives."""
     own = sums(g, at, dk, ROWS, DK, CHANNEL)
     if CHANNEL:
         end = sum_at(g, at + ROWS - 1, dk, DK, True)
         past = own - 0.5 * end
-        return tl.exp(past) * (dot(met, once(y * tl.exp(-past), dk), DOT) + tl.exp(0.5 * end) * read)
+        found = dot(met, once(y * tl.exp(-past), dk), DOT) + tl.exp(0.5 * end) * read
+        return tl.exp(past) * found + alone * y
     else:
         return dot(met, y, DOT) + tl.exp(own) * read
 
 
 @triton.jit
-def right_of(met, x, kept, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):
+def right_of(met, alone, x, kept, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr,
+             DOT: tl.constexpr):  # fmt: skip
     """Return sum_i weights_ij E_ij x_i + e^(G_end - G_j) kept_j, and the second part of it."""
     own, end = sums(g, at, dk, ROWS, DK, CHANNEL), sum_at(g, at + ROWS - 1, dk, DK, CHANNEL)
     if CHANNEL:
         past = own - 0.5 * end
         back = tl.exp(-past)
         kept = back * (tl.exp(0.5 * end) * kept)
-        return back * dot(tl.trans(met), once(x * tl.exp(past), dk), DOT) + kept, kept
+        found = back * dot(tl.trans(met), once(x * tl.exp(past), dk), DOT)
+        return found + alone * x + kept, kept
     else:
         kept = tl.exp(end - own) * kept
         return dot(tl.trans(met), x, DOT) + kept, kept

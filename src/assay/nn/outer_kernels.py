@@ -276,15 +276,15 @@ def slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, 
     queries, keys = tile(q, at, time, dk, CHUNK, DK), strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
     if STRONG:
         keys = once(keys, dk)
-    weights = decayed(weights, g, at, dk, CHUNK, DK, CHANNEL)
+    weights, alone = decayed(weights, g, at, dk, CHUNK, DK, CHANNEL)
     read = against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    found = left_of(weights, keys, read, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+    found = left_of(weights, alone, keys, read, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     put(d_q, found, at, time, dk, CHUNK, DK)
     slope = queries * found
     if not CHANNEL:
         slope = tl.sum(slope, axis=1)
     kept = against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    found, by_state = right_of(weights, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+    found, by_state = right_of(weights, alone, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     written = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG) * by_state
     if not CHANNEL:
         written = tl.sum(written, axis=1)
