@@ -99,6 +99,12 @@ class _Chunks:
         plenty = plenty or (values and self.shape[-1] > self.block)
         return {} if plenty else {"maxnreg": REGISTERS[kernel]}
 
+    def finer(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return options with products of TF32 for those of bf16 where a decay per channel gets its slope: it is a
+        difference of sums in which nearly all cancels, but for the operands' rounding."""
+        coarse = self.channel and options["DOT"] in ("bf16", "rounded")
+        return {**options, "DOT": "tf32"} if coarse else options
+
     def forward(self, state: Tensor | None) -> tuple[Tensor, ...]:
         _, chunks, dk, dv = self.sizes
         g, fresh, erased, solved = self.prepared()
@@ -160,7 +166,7 @@ class _Chunks:
         for met in self.met:
             chunk_backward.slopes_of_keys[self.grid](
                 self.q, self.k, u, g, states, d_states, d_o, d_q if by_head else dq, dq, d_right, *self.sizes,
-                BV=self.block, ALONG=by_head, **met, **self.few("slopes_of_keys"),
+                BV=self.block, ALONG=by_head, **self.finer(met), **self.few("slopes_of_keys"),
             )  # fmt: skip
         d_v, d_beta, d_a = torch.empty_like(self.v), self.empty(self.shape[:3]), torch.empty_like(solved)
         chunk_backward.slopes_of_solution[self.grid](
@@ -171,7 +177,7 @@ class _Chunks:
         for met in self.met:
             chunk_backward.slopes_of_overlaps[self.grid](
                 self.q, self.k, self.beta, g, d_a, dq, d_erasing, d_right, states, d_states, d_beta,
-                dq if d_log is None else d_log, d_q, d_k, *self.sizes, BV=self.block, DECAYS=decays, **met,
-                **self.few("slopes_of_overlaps"),
+                dq if d_log is None else d_log, d_q, d_k, *self.sizes, BV=self.block, DECAYS=decays,
+                **self.finer(met), **self.few("slopes_of_overlaps"),
             )  # fmt: skip
         return d_q, d_k, d_v, d_beta, d_log, d_first
