@@ -86,8 +86,9 @@ class _Chunks:
         if self.channel:
             warps = 8 if self.chunk * key >= 4096 else 4
             self.met.append({"LEVELS": self.chunk.bit_length() - 1, "num_warps": warps, **self.alone})
-        # Three stages of keys of 128 channels are more than the shared memory of a Hopper GPU.
+        # More stages of keys of 128 channels are more than the shared memory of a Hopper GPU.
         stages = 2 if key == 128 or self.narrow == self.block == 64 else 3
+        stages = 1 if key == 128 and dot == "tf32x3" else stages
         self.carried: dict[str, Any] = {**self.alone, "BV": self.narrow, "num_stages": stages}
         self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
         # What only products read again is kept as they take it.
