@@ -17,6 +17,7 @@ from assay.nn.chunk_blocks import (
     dot,
     elsewhere,
     left_of,
+    merged_slopes,
     once,
     put,
     put_columns,
@@ -27,8 +28,6 @@ from assay.nn.chunk_blocks import (
     sum_at,
     sums,
     tile,
-    to_left,
-    to_right,
     weights_across,
     weights_of,
 )
@@ -116,10 +115,11 @@ def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, along, d_right, time, 
         slope, _ = right_of(weights, alone, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     else:
         own = sums(g, at, dk, CHUNK, DK, CHANNEL)
-        slope = to_left(weights, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT) + tl.exp(own) * read
+        slope = merged_slopes(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
+        slope += tl.exp(own) * read
         put(dq + keys_at, slope, at, time, dk, CHUNK, DK)
         across = weights_across(d_o, u, at, time, dv, CHUNK, BV, False, DOT)
-        slope = to_right(across, queries, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+        slope = merged_slopes(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
         until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL) - own)
         slope += until * against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_right + keys_at, slope, at, time, dk, CHUNK, DK)
@@ -184,8 +184,9 @@ def slopes_of_overlaps(q, k, beta, g, d_a, dq, d_erasing, d_right, states, d_sta
         left = left_of(slope, 0.0, keys, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
         right, _ = right_of(slope, 0.0, strong, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     else:
-        left = to_left(slope, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
-        right = to_right(square_across(d_a, CHUNK), strong, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+        own, across = sums(g, at, dk, CHUNK, DK, True), square_across(d_a, CHUNK)
+        left = merged_slopes(slope, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
+        right = merged_slopes(across, strong, own, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
     strength = tl.sum(left * keys, axis=1) + tl.load(strengths, mask=rows < time, other=0.0)
     tl.store(strengths, strength, mask=rows < time)
     left = b * left + tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)

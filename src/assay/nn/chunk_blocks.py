@@ -249,28 +249,6 @@ def scores_across(x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK:
 
 
 @triton.jit
-def to_left(weights, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr,
-            DOT: tl.constexpr):  # fmt: skip
-    """Return sum_j weights_ij E_ij y_j, the slope of `scores` in x. No weight stands above the diagonal."""
-    own = sums(g, at, dk, ROWS, DK, CHANNEL)
-    if CHANNEL:
-        return merged_slopes(weights, y, own, own, g, at, dk, ROWS, LEVELS, DK, True, False, DOT)
-    else:
-        return dot(weights * tl.exp(tl.minimum(own - tl.trans(own), 0.0)), y, DOT)
-
-
-@triton.jit
-def to_right(across, x, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr,
-             DOT: tl.constexpr):  # fmt: skip
-    """Return sum_i across_ji E_ij x_i, the slope of `scores` in y: `across` is the transpose of the weights."""
-    own = sums(g, at, dk, ROWS, DK, CHANNEL)
-    if CHANNEL:
-        return merged_slopes(across, x, own, own, g, at, dk, ROWS, LEVELS, DK, False, False, DOT)
-    else:
-        return dot(across * tl.exp(tl.minimum(tl.trans(own) - own, 0.0)), x, DOT)
-
-
-@triton.jit
 def decayed(weights, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr):
     """Return what `left_of` and `right_of` take, the slopes of `scores` in x and y where all rows meet at one point:
     with a decay per head weights_ij E_ij, and 0; with one per channel the weights off the diagonal, and those on it.

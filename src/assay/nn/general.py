@@ -1,7 +1,7 @@
 """The general recurrence of nn/scan.py by Triton kernels on CUDA, forward and backward: rwkv7's scan.
 
-The kernels are those of nn/general_kernels.py, under the rules of nn/triton.py: fixed shapes, no tuning, products of
-TF32 with float32 sums, a bank's models as more sequences.
+The kernels are those of nn/general_kernels.py, under the rules of nn/triton.py: fixed shapes, no tuning, products
+with float32 sums, a bank's models as more sequences.
 """
 
 from functools import partial
@@ -16,7 +16,8 @@ from assay.nn import chunk_forward, general_kernels
 from assay.nn.chunk_sizes import KernelScan, kept_in, ways
 from assay.nn.scan import Keys, PerChannel, Scanned, Start, Values
 
-NEAR_WARPS = 4
+NEAR_WARPS, FAR_WARPS = 4, 8
+"""Warps of a program of a whole chunk whose rows meet at one point, and of one whose blocks are merged."""
 
 
 def general_scan(
@@ -59,8 +60,11 @@ class _Chunks:
         self.kinds: dict[str, Any] = {"CHUNK": chunk, "DK": key, "DOT": dot}
         # Kernels with scores hold up to ten tiles of a chunk, in a loop over levels; see nn/triton.py for the stages.
         self.alone: dict[str, Any] = {**self.kinds, "BV": self.block, "num_stages": 1}
-        warps = {0: NEAR_WARPS, chunk.bit_length() - 1: 8} if chunk * key >= 4096 else {0: 4, chunk.bit_length() - 1: 4}
-        self.met = [{**self.alone, "LEVELS": levels, "num_warps": count} for levels, count in warps.items()]
+        far = FAR_WARPS if chunk * key >= 4096 else NEAR_WARPS
+        self.met = [
+            {**self.alone, "LEVELS": levels, "num_warps": warps}
+            for levels, warps in ((0, NEAR_WARPS), (chunk.bit_length() - 1, far))
+        ]
         # Few programs of few channels fetch the next chunk ahead; many fill a GPU by themselves, if they take no room.
         self.carried: dict[str, Any] = {**self.kinds, "BV": self.narrow, "num_stages": 2 if self.narrow < 64 else 1}
         self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
