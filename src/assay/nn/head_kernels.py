@@ -317,6 +317,17 @@ def _later(late, pull, taps, TAPS: tl.constexpr):
     return found
 
 
+@triton.jit
+def _added(totals, seen, pull, TOKEN: tl.constexpr, TAPS: tl.constexpr, BIASED: tl.constexpr):
+    """Add what a token gives to the sums for the taps and for the bias."""
+    found = ()
+    for tap in tl.static_range(TAPS):
+        found = also(found, totals[tap] + seen[TOKEN + tap] * pull)
+    if BIASED:
+        found = also(found, totals[TAPS] + pull)
+    return found
+
+
 @triton.jit(do_not_specialize=["blocks", "sequences", "stretches", "length", "time"])
 def _slopes(x, weight, bias, cos, sin, slope, dx, sums, blocks, sequences, stretches, length, time, heads, d,
             channels, convolved, start, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
@@ -355,21 +366,14 @@ def _slopes(x, weight, bias, cos, sin, slope, dx, sums, blocks, sequences, stret
                 h = _convolved(seen, taps, shift, i, TAPS)
                 pull = _pulled(h, pulls[i], others[i], scale, cos, sin, first + step + i, here, place, sign, d // 2,
                                SWISH, UNIT, ROTARY, SCALED)  # fmt: skip
-                found = ()
-                for tap in tl.static_range(TAPS):
-                    found = also(found, totals[tap] + seen[i + tap] * pull)
-                if BIASED:
-                    found = also(found, totals[TAPS] + pull)
-                totals = found
+                totals = _added(totals, seen, pull, i, TAPS, BIASED)
                 here = (step + i - LATE < left)[:, None] & inside
                 if i < LATE:
                     here = here & (step + i >= LATE)
                 tl.store(to + i * wide, _whole(late, pull, taps, TAPS), mask=here)
                 late = _later(late, pull, taps, TAPS)
-            given += TOKENS * wide
-            to += TOKENS * wide
-            pull_at += TOKENS * row
-            other_at += TOKENS * row
+            given, to = given + TOKENS * wide, to + TOKENS * wide
+            pull_at, other_at = pull_at + TOKENS * row, other_at + TOKENS * row
         if LATE > 0:
             seen = before + _next(given, length, left, wide, inside, LATE)
             pulls = _next(pull_at, length, left, row, inside, LATE)
