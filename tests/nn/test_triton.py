@@ -113,14 +113,14 @@ def test_strong_decays_keep_their_digits(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["decay per channel", "delta, decay per channel", "general"])
 def test_chunks_whose_rows_meet_at_one_point_and_chunks_whose_blocks_are_merged_are_both_right(kind: str) -> None:
-    from assay.nn import outer, triton
+    from assay.nn import triton
     from assay.nn.chunk_blocks import REACH
+    from assay.nn.chunk_sizes import chunk_of
 
     tensors = drawn(kind, (1, 2, 64, 16, 16))
-    tokens = outer.CHUNK["channel"] if kind == "decay per channel" else 64
     shares = torch.tensor([0.99, 1.01], device=DEVICE)  # the first head's chunks are just within reach
     # One channel decays as far as that, the others hardly: a decay of all would leave nothing to compare.
-    tensors[-2][..., 0] = (-REACH.value / tokens * shares)[None, :, None]
+    tensors[-2][..., 0] = (-REACH.value / chunk_of(64) * shares)[None, :, None]
     found = answers(kind, tensors, triton, "scan")
     wanted = answers(kind, [x.double() for x in tensors], scan, "loop")
     for head in range(2):

@@ -19,6 +19,7 @@ from assay.nn.chunk_blocks import (
     left_of,
     merged_slopes,
     once,
+    over_states,
     put,
     put_columns,
     right_of,
@@ -196,10 +197,7 @@ def slopes_of_overlaps(q, k, beta, g, d_a, dq, d_erasing, d_right, states, d_sta
         slope = tile(k, at, time, dk, CHUNK, DK) * (left - right)
         states += (head * (chunks + 1) + chunk + 1) * dk * dv
         d_states += (head * chunks + chunk) * dk * dv
-        end = tl.zeros((DK,), dtype=tl.float32)
-        for v0 in tl.static_range(0, dv, BV):
-            state = columns(states, 0, dk, dv, v0, DK, BV)
-            end += tl.sum(state * columns(d_states, 0, dk, dv, v0, DK, BV), axis=1)
+        end = over_states(states, d_states, dk, dv, DK, BV)
         if CHANNEL:
             d_queries = tile(dq + keys_at, at, time, dk, CHUNK, DK)
             put(d_q + keys_at, d_queries, at, time, dk, CHUNK, DK)

@@ -293,6 +293,16 @@ def right_of(met, alone, x, kept, g, at, dk, ROWS: tl.constexpr, DK: tl.constexp
 
 
 @triton.jit
+def over_states(states, d_states, dk, dv, DK: tl.constexpr, BV: tl.constexpr):
+    """Return the sum over value channels of a state times its slope, (DK,)."""
+    found = tl.zeros((DK,), dtype=tl.float32)
+    for v0 in tl.static_range(0, dv, BV):
+        state = columns(states, 0, dk, dv, v0, DK, BV)
+        found += tl.sum(state * columns(d_states, 0, dk, dv, v0, DK, BV), axis=1)
+    return found
+
+
+@triton.jit
 def over_values(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):
     """Return x_i . y_j over all value channels, for the rows of a chunk."""
     found = tl.zeros((ROWS, ROWS), dtype=tl.float32)

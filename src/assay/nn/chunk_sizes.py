@@ -102,8 +102,6 @@ def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...], coun
 class KernelScan(Folded):
     """Base of (q, k, v, two more, ..., S, products) -> (o, S after the last token, what is kept for the slopes)."""
 
-    products = staticmethod(products)
-
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         remember(ctx, inputs, output, 5)
@@ -118,5 +116,5 @@ class KernelScan(Folded):
         given = (q, k, v, *others, log_decay.float())
         tensors = (None if x is None else x.expand(*v.shape[:2], *x.shape[2:]) for x in given)
         with torch.autocast(v.device.type, enabled=False):
-            o, last, *_ = cls.apply(*tensors, None if state is None else state.float(), cls.products(q))  # type: ignore[no-untyped-call]
+            o, last, *_ = cls.apply(*tensors, None if state is None else state.float(), products(q))  # type: ignore[no-untyped-call]
         return o, last

@@ -38,7 +38,7 @@ class _Convolution(Kernels):
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x = x.contiguous()
-        return correlate(x, weight.mT.contiguous(), torch.empty_like(x), bias=bias)
+        return correlate(x, weight.mT.contiguous(), bias=bias)
 
     @staticmethod
     @once_differentiable
@@ -54,38 +54,38 @@ class _Convolution(Kernels):
         )
         total = sums.sum(dim=1)
         d_bias = None if bias is None else total[..., -1].to(bias.dtype)
-        dx = correlate(gradient, weight.mT.contiguous(), torch.empty_like(x), back=True)
+        dx = correlate(gradient, weight.mT.contiguous(), back=True)
         return dx, total[..., :-1].to(weight.dtype), d_bias
 
 
-def correlate(x: Tensor, weight: Tensor, y: Tensor, *, bias: Tensor | None = None, back: bool = False) -> Tensor:
-    """Write into the first d channels of y the convolution of those of x, or its transpose; return y. Weights are
-    (models, K, d), so that a thread loads those of several channels at once."""
-    (models, sequences, time, wide), (taps, d) = x.shape, weight.shape[1:]
+def correlate(x: Tensor, weight: Tensor, *, bias: Tensor | None = None, back: bool = False) -> Tensor:
+    """Return the convolution of x, or its transpose. Weights are (models, K, d), so that a thread loads those of
+    several channels at once."""
+    (models, sequences, time, d), y = x.shape, torch.empty_like(x)
     _convolved[(models * sequences, triton.cdiv(time, ROWS), triton.cdiv(d, COLUMNS))](
-        x, weight, weight if bias is None else bias.contiguous(), y, sequences, time, d, wide, y.shape[-1],
-        taps, ROWS, COLUMNS, back, bias is not None,
+        x, weight, weight if bias is None else bias.contiguous(), y, sequences, time, d,
+        weight.shape[1], ROWS, COLUMNS, back, bias is not None,
     )  # fmt: skip
     return y
 
 
 @triton.jit(do_not_specialize=["sequences", "time"])
-def _convolved(x, weight, bias, y, sequences, time, d, x_wide, y_wide, KERNEL: tl.constexpr, ROWS: tl.constexpr,
+def _convolved(x, weight, bias, y, sequences, time, d, KERNEL: tl.constexpr, ROWS: tl.constexpr,
                COLUMNS: tl.constexpr, BACK: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
     sequence = tl.program_id(0).to(tl.int64)
     rows, columns = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     weight += (sequence // sequences) * d * KERNEL
-    x += sequence * time * x_wide
+    x += sequence * time * d
     found = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for i in tl.static_range(KERNEL):
         at = rows + (KERNEL - 1 - i if BACK else i - KERNEL + 1)
         inside = ((at >= 0) & (at < time))[:, None] & (columns < d)[None, :]
-        given = tl.load(x + at[:, None] * x_wide + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+        given = tl.load(x + at[:, None] * d + columns[None, :], mask=inside, other=0.0).to(tl.float32)
         found += given * tl.load(weight + i * d + columns, mask=columns < d, other=0.0).to(tl.float32)[None, :]
     if BIASED:
         bias += (sequence // sequences) * d
         found += tl.load(bias + columns, mask=columns < d, other=0.0).to(tl.float32)[None, :]
-    tl.store(y + sequence * time * y_wide + rows[:, None] * y_wide + columns[None, :], found,
+    tl.store(y + sequence * time * d + rows[:, None] * d + columns[None, :], found,
              mask=(rows < time)[:, None] & (columns < d)[None, :])  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn import chunk_forward, general_kernels
-from assay.nn.chunk_sizes import KernelScan, kept_in, ways
+from assay.nn.chunk_sizes import KernelScan, chunk_of, kept_in, ways, width_of
 from assay.nn.scan import Keys, PerChannel, Scanned, Start, Values
 
 NEAR_WARPS, FAR_WARPS = 4, 8
@@ -52,10 +52,10 @@ class _Chunks:
         self.q, self.k, self.v, self.a, self.b = (x.contiguous() for x in (q, k, v, a, b))
         self.shape, dk, dv = v.shape, k.shape[-1], v.shape[-1]
         self.heads, time = v.shape[0] * v.shape[1], v.shape[2]
-        chunk, key = 16 if time <= 16 else 64, max(16, triton.next_power_of_2(dk))
+        chunk, key = chunk_of(time), width_of(dk)
         chunks = triton.cdiv(time, chunk)
         self.chunks, self.sizes = chunks, (time, chunks, dk, dv)
-        self.block = min(64, max(16, triton.next_power_of_2(dv)))
+        self.block = min(64, width_of(dv))
         self.narrow = ways(self.heads, dv, self.block)
         self.kinds: dict[str, Any] = {"CHUNK": chunk, "DK": key, "DOT": dot}
         # Kernels with scores hold up to ten tiles of a chunk, in a loop over levels; see nn/triton.py for the stages.

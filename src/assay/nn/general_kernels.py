@@ -21,6 +21,7 @@ from assay.nn.chunk_blocks import (
     merged_scores,
     merged_slopes,
     once,
+    over_states,
     put,
     put_columns,
     sum_at,
@@ -187,58 +188,44 @@ def slopes_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, 
     g += head * chunks * CHUNK * dk
     if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
         return
-    d_o += values_at
     after = d_states + (head * chunks + chunk) * dk * dv
+    slopes_of_reading(d_o + values_at, v + values_at, y + values_at, q + keys_at, k + keys_at, a + keys_at, g,
+                      states + before, after, dq + keys_at, d_k + keys_at, d_a + keys_at, at, time, dk, dv, CHUNK,
+                      LEVELS, DK, BV, False, DOT)  # fmt: skip
+
+
+@triton.jit
+def slopes_of_reading(pull, v, y, x, k, a, g, states, after, d_x, d_k, d_a, at, time, dk, dv, CHUNK: tl.constexpr,
+                      LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, BEFORE: tl.constexpr,
+                      DOT: tl.constexpr):  # fmt: skip
+    """The slopes of x, which reads the state, and of k and a through that. For queries those through the state after
+    the chunk are added; BEFORE, as b reads, they are there, and added to."""
     if LEVELS == 0:
-        slopes_at_one_point(d_o, v + values_at, y + values_at, q + keys_at, k + keys_at, a + keys_at, g,
-                            states + before, after, dq + keys_at, d_k + keys_at, d_a + keys_at, at, time, dk, dv,
-                            CHUNK, DK, BV, False, DOT)  # fmt: skip
+        end = sum_at(g, at + CHUNK - 1, dk, DK, True)
+        late = once(tile(x, at, time, dk, CHUNK, DK) * tl.exp(read_at(g, at, dk, CHUNK, DK, BEFORE) - 0.5 * end), dk)
+        total = tl.exp(0.5 * end) * against_state(pull, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+        total += slope_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK, DK, BV, BEFORE, DOT)
+        total += slope_of_written(pull, y, a, late, g, after, d_a, at, time, dk, dv, CHUNK, DK, BV, BEFORE, DOT)
+        total *= tl.exp(read_at(g, at, dk, CHUNK, DK, BEFORE) - 0.5 * end)
     else:
-        queries, own = tile(q + keys_at, at, time, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
-        until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own)
-        weights = weights_of(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
-        keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-        d_queries = merged_slopes(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
-        across = weights_across(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
-        d_keys = merged_slopes(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
-        d_keys += until * against_state(v + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
-        put(d_k + keys_at, d_keys, at, time, dk, CHUNK, DK)
-        weights = weights_of(d_o, y + values_at, at, time, dv, CHUNK, BV, False, DOT)
-        erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
-        more = merged_slopes(weights, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
-        across = weights_across(d_o, y + values_at, at, time, dv, CHUNK, BV, False, DOT)
-        d_erased = merged_slopes(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
-        d_erased += until * against_state(y + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
-        put(d_a + keys_at, d_erased, at, time, dk, CHUNK, DK)
-        d_queries += more + tl.exp(own) * against_state(d_o, states + before, at, time, dk, dv, CHUNK, DK, BV, DOT)
-        put(dq + keys_at, d_queries, at, time, dk, CHUNK, DK)
+        total = tl.exp(read_at(g, at, dk, CHUNK, DK, BEFORE))
+        total *= against_state(pull, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+        total += slope_by_merges(pull, v, k, x, g, after, d_k, at, time, dk, dv, CHUNK, LEVELS, DK, BV, BEFORE, DOT)
+        total += slope_by_merges(pull, y, a, x, g, after, d_a, at, time, dk, dv, CHUNK, LEVELS, DK, BV, BEFORE, DOT)
+    put(d_x, total, at, time, dk, CHUNK, DK)
 
 
 @triton.jit
-def slopes_at_one_point(pull, v, y, x, k, a, g, states, after, d_x, d_k, d_a, at, time, dk, dv, CHUNK: tl.constexpr,
-                        DK: tl.constexpr, BV: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Where all rows of a chunk meet at one point: the slopes of x, which reads the state, and of k and a through that.
-    For queries those through the state after the chunk are added; BEFORE, as b reads, they are there, and added to."""
-    late = once(tile(x, at, time, dk, CHUNK, DK) * since_middle(g, at, dk, CHUNK, DK, BEFORE), dk)
-    end = sum_at(g, at + CHUNK - 1, dk, DK, True)
-    total = tl.exp(0.5 * end) * against_state(pull, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    total += slope_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK, DK, BV, BEFORE, DOT)
-    total += slope_of_written(pull, y, a, late, g, after, d_a, at, time, dk, dv, CHUNK, DK, BV, BEFORE, DOT)
-    put(d_x, since_middle(g, at, dk, CHUNK, DK, BEFORE) * total, at, time, dk, CHUNK, DK)
-
-
-@triton.jit
-def since_middle(g, at, dk, CHUNK: tl.constexpr, DK: tl.constexpr, BEFORE: tl.constexpr):
-    """Return e^(G_i - G_end / 2), G that of what is read. It is loaded where it is needed: no register keeps it."""
-    end = sum_at(g, at + CHUNK - 1, dk, DK, True)
-    since = sums_before(g, at, dk, CHUNK, DK) if BEFORE else sums(g, at, dk, CHUNK, DK, True)
-    return tl.exp(since - 0.5 * end)
+def read_at(g, at, dk, CHUNK: tl.constexpr, DK: tl.constexpr, BEFORE: tl.constexpr):
+    """Return G of what each row reads. It is loaded where it is needed: no register keeps it."""
+    return sums_before(g, at, dk, CHUNK, DK) if BEFORE else sums(g, at, dk, CHUNK, DK, True)
 
 
 @triton.jit
 def slope_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
                      BV: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Write the slope of what v is written under, and return the share of the readers' slope."""
+    """Write the slope of what v is written under, and return the share of the readers' slope, where all rows meet at
+    one point."""
     end = sum_at(g, at + CHUNK - 1, dk, DK, True)
     weights = weights_of(pull, v, at, time, dv, CHUNK, BV, BEFORE, DOT)
     found = dot(tl.trans(weights), late, DOT)
@@ -252,6 +239,23 @@ def slope_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK: t
     return dot(weights, once(tile(k, at, time, dk, CHUNK, DK) * back, dk), DOT)
 
 
+@triton.jit
+def slope_by_merges(pull, v, k, x, g, after, d_k, at, time, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
+                    DK: tl.constexpr, BV: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Write and return what `slope_of_written` does, where blocks are merged."""
+    since, own = read_at(g, at, dk, CHUNK, DK, BEFORE), sums(g, at, dk, CHUNK, DK, True)
+    across, readers = weights_across(pull, v, at, time, dv, CHUNK, BV, BEFORE, DOT), tile(x, at, time, dk, CHUNK, DK)
+    found = merged_slopes(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, BEFORE, DOT)
+    if BEFORE:
+        found += tile(d_k, at, time, dk, CHUNK, DK)
+    else:
+        until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own)
+        found += until * against_state(v, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(d_k, found, at, time, dk, CHUNK, DK)
+    weights, keys = weights_of(pull, v, at, time, dv, CHUNK, BV, BEFORE, DOT), tile(k, at, time, dk, CHUNK, DK)
+    return merged_slopes(weights, keys, own, since, g, at, dk, CHUNK, LEVELS, DK, True, BEFORE, DOT)
+
+
 @triton.jit(do_not_specialize=LENGTHS)
 def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time, chunks, dk, dv: tl.constexpr,
                               CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
@@ -262,29 +266,10 @@ def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time,
     g += head * chunks * CHUNK * dk
     if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
         return
-    dz += values_at
     before = states + (head * (chunks + 1) + chunk) * dk * dv
-    if LEVELS == 0:
-        slopes_at_one_point(dz, v + values_at, y + values_at, b + keys_at, k + keys_at, a + keys_at, g, before, before,
-                            d_b + keys_at, d_k + keys_at, d_a + keys_at, at, time, dk, dv, CHUNK, DK, BV, True,
-                            DOT)  # fmt: skip
-    else:
-        readers = tile(b + keys_at, at, time, dk, CHUNK, DK)
-        since, own = sums_before(g, at, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
-        weights = weights_of(dz, v + values_at, at, time, dv, CHUNK, BV, True, DOT)
-        keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-        d_readers = merged_slopes(weights, keys, own, since, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
-        across = weights_across(dz, v + values_at, at, time, dv, CHUNK, BV, True, DOT)
-        d_keys = merged_slopes(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
-        put(d_k + keys_at, d_keys + tile(d_k + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
-        weights = weights_of(dz, y + values_at, at, time, dv, CHUNK, BV, True, DOT)
-        erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
-        more = merged_slopes(weights, erased, own, since, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
-        across = weights_across(dz, y + values_at, at, time, dv, CHUNK, BV, True, DOT)
-        d_erased = merged_slopes(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
-        put(d_a + keys_at, d_erased + tile(d_a + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
-        d_readers += more + tl.exp(since) * against_state(dz, before, at, time, dk, dv, CHUNK, DK, BV, DOT)
-        put(d_b + keys_at, d_readers, at, time, dk, CHUNK, DK)
+    slopes_of_reading(dz + values_at, v + values_at, y + values_at, b + keys_at, k + keys_at, a + keys_at, g, before,
+                      before, d_b + keys_at, d_k + keys_at, d_a + keys_at, at, time, dk, dv, CHUNK, LEVELS, DK, BV,
+                      True, DOT)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -299,11 +284,7 @@ def slopes_of_decay_general(q, k, a, b, dq, d_k, d_a, d_b, states, d_states, d_l
     slope -= tile(k + keys_at, at, time, dk, CHUNK, DK) * tile(d_k + keys_at, at, time, dk, CHUNK, DK)
     slope -= tile(a + keys_at, at, time, dk, CHUNK, DK) * tile(d_a + keys_at, at, time, dk, CHUNK, DK)
     reading = tile(b + keys_at, at, time, dk, CHUNK, DK) * tile(d_b + keys_at, at, time, dk, CHUNK, DK)
-    states += (head * (chunks + 1) + chunk + 1) * dk * dv
-    d_states += (head * chunks + chunk) * dk * dv
-    end = tl.zeros((DK,), dtype=tl.float32)
-    for v0 in tl.static_range(0, dv, BV):
-        state = columns(states, 0, dk, dv, v0, DK, BV)
-        end += tl.sum(state * columns(d_states, 0, dk, dv, v0, DK, BV), axis=1)
+    after = (head * (chunks + 1) + chunk + 1) * dk * dv
+    end = over_states(states + after, d_states + (head * chunks + chunk) * dk * dv, dk, dv, DK, BV)
     found = tl.cumsum(slope + reading, axis=0, reverse=True) - reading + end[None, :]
     put(d_log + keys_at, found, at, time, dk, CHUNK, DK)

@@ -27,8 +27,6 @@ merged."""
 REGISTERS = {"slopes": 168}
 """Registers of a thread at most, by kernel, with one block of values in bf16 and 4 warps: fewer let more programs run
 side by side, and may be spilled."""
-CHUNK = {"channel": 64, "head": 64}
-"""Tokens of a chunk, with a decay per channel or per head."""
 NORMED_REGISTERS = 128
 """Registers of a thread of `normed_slopes` that multiplies bf16: two programs share a multiprocessor, and hardly any
 register is spilled."""
@@ -116,11 +114,7 @@ class _Chunks:
         self.v, self.log_decay = v.contiguous(), log_decay.contiguous()
         self.strength, self.skip = (None if x is None else x.contiguous() for x in (strength, skip))
         self.shape, (time, dk, dv) = v.shape, (*k.shape[2:], v.shape[-1])
-        self.heads, self.chunk, self.key = (
-            v.shape[0] * v.shape[1],
-            chunk_of(time, CHUNK["channel" if log_decay.ndim == 4 else "head"]),
-            width_of(dk),
-        )
+        self.heads, self.chunk, self.key = v.shape[0] * v.shape[1], chunk_of(time), width_of(dk)
         self.chunks, self.channel = triton.cdiv(time, self.chunk), log_decay.ndim == 4
         self.sizes = (time, self.chunks, dk, dv, v.shape[1] // shared)
         self.grid = (self.heads, self.chunks)

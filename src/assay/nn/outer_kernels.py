@@ -29,6 +29,7 @@ from assay.nn.chunk_blocks import (
     left_of,
     on_diagonal,
     once,
+    over_states,
     put,
     put_columns,
     right_of,
@@ -217,10 +218,7 @@ def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b
         found *= strength
     put(d_k + head * time * dk, found, at, time, dk, CHUNK, DK)
     if DECAYS:
-        kept = tl.zeros((DK,), dtype=tl.float32)
-        for v0 in tl.static_range(0, dv, BV):
-            state, after = stored(states, 0, dk, dv, v0, DK, BV), stored(d_states, 0, dk, dv, v0, DK, BV)
-            kept += tl.sum(state.to(tl.float32) * after.to(tl.float32), axis=1)
+        kept = over_states(states, d_states, dk, dv, DK, BV)
         last = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)) * kept[None, :]
         if CHANNEL:
             last += tl.sum(written, axis=0)[None, :]
