@@ -30,11 +30,10 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
-from device_time import milliseconds, repeated, timed
+from device_time import timed
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -58,12 +57,12 @@ MIXERS = (
     "kda:num_heads=4",
     "rwkv7:num_heads=4",
     "delta_product:num_heads=4",
+    "mesa:num_heads=4",
     "hyena",
     "base_conv",
-    "mesa:num_heads=4",
 )
-"""Attention is first: the others are compared with it. Mesa is last: it is slow, and may be left out for time."""
-PARTS = ("gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_net", "linear_attention",
+"""Attention is first: the others are compared with it."""
+PARTS = ("gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_net", "linear_attention", "mesa",
          "sliding_window")  # fmt: skip
 KERNELS = {
     "products": ("gemm", "nvjet", "cutlass", "cublas", "wgmma", "splitk"),
@@ -74,8 +73,6 @@ KERNELS = {
     "decays": ("_gates",),
 }  # fmt: skip
 """Parts of a layer by what the names of their kernels hold; the first part that fits. "rest" is everything else."""
-UNGRAPHED = ("mesa",)
-"""Mixers that are not captured: Cholesky's batched solver allocates memory of its own."""
 CALLS, ROUNDS, COMPILERS = 4, 3, 17
 """Calls and rounds are few, for a graph's replay hardly varies; so many processes compile at once."""
 TRAINING = 0.75
@@ -97,18 +94,15 @@ def training_step(label: str, length: int, backend: str) -> Callable[[], None]:
     return step
 
 
-def device_time(label: str, work: Callable[[], object]) -> dict[str, Any]:
-    """Return the milliseconds of a call: of a graph's replay, or as called where no graph holds the mixer. A capture
-    that failed has `spoiled` its process."""
-    if label.partition(":")[0] in UNGRAPHED:
-        called = milliseconds(lambda: repeated(work, CALLS), ROUNDS)
-        return {"ms": median(called) / CALLS, "graph": False, "spoiled": False}
+def device_time(work: Callable[[], object]) -> dict[str, Any]:
+    """Return the milliseconds of a call: of a graph's replay, or as called where no graph holds it. A capture that
+    failed has spoiled its process."""
     times = timed("", work, calls=CALLS, rounds=ROUNDS)
-    return {"ms": times.best, "graph": times.device is not None, "spoiled": times.device is None}
+    return {"ms": times.best, "graph": times.device is not None}
 
 
 def training_time(label: str, length: int, backend: str) -> dict[str, Any]:
-    return device_time(label, training_step(label, length, backend))
+    return device_time(training_step(label, length, backend))
 
 
 def trained(
@@ -150,7 +144,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - a process that died raises here too
             self.close()
             return one_line(error)
-        if isinstance(found, dict) and found.get("spoiled"):
+        if isinstance(found, dict) and not found.get("graph", True):
             self.close()
         return found
 
@@ -250,7 +244,7 @@ def decoded(label: str, length: int) -> dict[str, Any]:
     x = torch.randn(SEQUENCES, WIDTH, device="cuda")
     with torch.no_grad():
         state = after(layer, x, mixer.state_size(WIDTH, length))
-        took = device_time(label, lambda: layer.step(x, state))
+        took = device_time(lambda: layer.step(x, state))
     return {"us": took.pop("ms") * 1e3, "bytes": 4 * state_scalars(state), **took}
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import normalize, silu, softplus
 
 from assay.mixers import mixers
-from assay.mixers.mesa import solve
+from assay.nn.least_squares import ridge_scan, solve
 from assay.nn.random import initialised_from, stream
-from assay.nn.scan import decayed_sums, outer_loop, outer_scan
+from assay.nn.scan import outer_loop, outer_scan
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "fla_naive.safetensors"
 
@@ -21,8 +21,7 @@ def drawn(*shape: int, name: str = "one") -> Tensor:
 
 
 def through(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, ridge: Tensor) -> Tensor:
-    gram = decayed_sums((beta[..., None, None] * k[..., None] * k[..., None, :]).flatten(-2), log_decay)
-    solved = solve(gram.unflatten(-1, (k.shape[-1], -1)), ridge, q)
+    solved = ridge_scan(q, k, beta, log_decay, ridge)
     return outer_scan(solved, beta[..., None] * k, v, log_decay)[0]
 
 

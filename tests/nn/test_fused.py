@@ -171,7 +171,7 @@ LAYERS = [
     "mamba2:num_heads=2:d_state=16", "mamba2:num_heads=3:d_state=24:conv=0", "mlstm:num_heads=2",
     "mlstm:num_heads=1:conv=0", "kda:num_heads=2", "rwkv7:num_heads=2", "based:num_heads=2:feature_dim=8",
     "linear_attention:num_heads=2", "linear_attention:num_heads=1:feature_map=elu:normalize=True",
-    "linear_attention:num_heads=3:tie_qk=True:expand_k=0.5:expand_v=2", "mesa:num_heads=2",
+    "linear_attention:num_heads=3:tie_qk=True:expand_k=0.5:expand_v=2", "mesa:num_heads=2", "mesa:num_heads=1:conv=0",
     "sliding_window:num_heads=2:window=5", "sliding_window:num_heads=2:window=70:positions=rotary",
 ]  # fmt: skip
 
@@ -195,7 +195,7 @@ def test_whole_layers(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
     "label",
     ["delta_net:num_heads=2", "gated_linear_attn:num_heads=2:conv=4", "retention:num_heads=2", "mamba2:d_state=16",
      "kda:num_heads=2", "rwkv7:num_heads=2", "based:num_heads=2", "mlstm:num_heads=2", "linear_attention:num_heads=2",
-     "sliding_window:num_heads=2:window=5", "delta_product:num_heads=2"],
+     "sliding_window:num_heads=2:window=5", "delta_product:num_heads=2", "mesa:num_heads=2"],
 )  # fmt: skip
 def test_models_of_a_bank_are_apart(label: str, kernels: None) -> None:
     torch.manual_seed(0)

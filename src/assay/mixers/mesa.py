@@ -15,8 +15,9 @@ The layer is flash-linear-attention's: keys and values of d_model channels, a co
 no gate, L = 1 at the start.
 
 Differs from the paper: the system is solved exactly, by Cholesky's factors of every G_t + L, where the authors take 30
-steps of conjugate gradients so as not to form G_t; that is cheaper for heads of up to about 64 channels, in time and in
-memory. 4 heads whatever the width, where the paper's have 128 channels.
+steps of conjugate gradients so as not to form G_t. With `--backend triton` conjugate gradients are taken here too,
+until every residual is 1e-3 of its query (1e-6 where matmul_precision is "highest"). 4 heads whatever the width, where
+the paper's have 128 channels.
 """
 
 import math
@@ -27,18 +28,19 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid, silu, softplus
+from torch.nn.functional import linear, logsigmoid, silu, softplus
 
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.mixers.heads import ConvolvedHeads
 from assay.nn.axes import Read, Token, Tokens
 from assay.nn.convolution import short_convolution
+from assay.nn.fused import ALIGNED, Part, Plan, fused, gate_kernels, head_kernels, scan_kernels
+from assay.nn.least_squares import Gram, ridge_scan
 from assay.nn.norm import LAYER_EPS, Norm
-from assay.nn.scan import MatrixState, PerHead, decayed_sums, in_float32, outer_loop, outer_scan, unit
+from assay.nn.scan import MatrixState, PerHead, outer_loop, outer_scan, unit
 
 LEAST_RIDGE = 0.25
-Gram = Float[Tensor, "batch heads d_key d_key"]
 State = tuple[Any, Gram, MatrixState]
 Keys = Float[Tensor, "batch heads time d_key"]
 
@@ -76,12 +78,29 @@ class LeastSquaresMemory(MixerModule):
         self.out = nn.Linear(heads * value_dim, d_model, bias=False)
 
     def forward(self, x: Tokens) -> Tokens:
+        if fused("heads"):
+            return self._fused(x)
         q, k, v, beta, log_decay = self._written(x, self.convolution(self.queries_and_keys(x)))
-        gram = decayed_sums(
-            rearrange(beta[..., None, None] * k[..., None] * k[..., None, :], "b h t d e -> b h t (d e)"), log_decay
-        )
-        solved = solve(rearrange(gram, "b h t (d e) -> b h t d e", d=self.key_dim), self._ridge(), q)
+        solved = ridge_scan(q, k, beta, log_decay, self._ridge())
         o, _ = outer_scan(solved, beta[..., None] * k, v, log_decay)
+        return self._read(o)
+
+    def _fused(self, x: Tokens) -> Tokens:
+        """Return the same by kernels, with all projections as one product."""
+        h, d, e = self.heads, self.key_dim, self.value_dim
+        layers = (self.queries_and_keys, self.values, self.gates)
+        missing = -sum(layer.out_features for layer in layers) % ALIGNED
+        empty = self.values.weight.new_zeros(missing, x.shape[-1])
+        projected = linear(x, torch.cat([*(layer.weight for layer in layers), empty]))
+        units = Plan((Part(0, h, d, unit=True), Part(h * d, h, d, unit=True)), swish=True)
+        q, k, rest = head_kernels.heads(projected, self.convolution.weight, self.convolution.bias, None, units)
+        v, gates = head_kernels.heads(rest, None, None, None, Plan((Part(0, h, e),), swish=False))
+        decay, beta, _ = gates.split([h, h, missing], dim=-1)
+        of_decay, of_beta = self.gates.bias.chunk(2)
+        log_decay = gate_kernels.per_head(decay, of_decay, "logsigmoid")
+        beta = gate_kernels.per_head(beta, of_beta, "sigmoid")
+        solved = ridge_scan(q, k, beta, log_decay, self._ridge())
+        o, _ = scan_kernels.outer_scan(solved, k, v, log_decay, strength=beta)
         return self._read(o)
 
     def init_state(self, batch: int) -> State:
@@ -93,10 +112,9 @@ class LeastSquaresMemory(MixerModule):
         seen, gram, memory = state
         projected, seen = self.convolution.step(self.queries_and_keys(x), seen)
         q, k, v, beta, log_decay = self._written(x[:, None], projected[:, None])
+        solved = ridge_scan(q, k, beta, log_decay, self._ridge(), state=gram)
         _, gram = outer_loop(q, beta[..., None] * k, k, log_decay, state=gram)
-        o, memory = outer_loop(
-            solve(gram[:, :, None], self._ridge(), q), beta[..., None] * k, v, log_decay, state=memory
-        )
+        o, memory = outer_loop(solved, beta[..., None] * k, v, log_decay, state=memory)
         return self._read(o).squeeze(1), (seen, gram, memory)
 
     def _written(
@@ -114,19 +132,3 @@ class LeastSquaresMemory(MixerModule):
 
     def _read(self, o: Read) -> Tokens:
         return self.out(self.norm.of_heads(o))
-
-
-@in_float32
-def solve(
-    gram: Float[Tensor, "batch heads time d_key d_key"], ridge: Float[Tensor, "heads d_key"], q: Keys
-) -> Float[Tensor, "batch heads time d_key"]:
-    """Return (G + L)^-1 q.
-
-    The factors have no gradient. One step of iterative refinement with them, x + F^-1 (q - (G + L) x), does: its
-    derivative is F^-1 (dq - dG x - dL x), that of the solution, and it takes the rounding of the first solve away.
-    """
-    ridge = ridge[:, None]
-    factor = torch.linalg.cholesky_ex(gram.detach() + torch.diag_embed(ridge.detach())).L
-    first = torch.cholesky_solve(q.detach()[..., None], factor)
-    residual = q[..., None] - gram @ first - ridge[..., None] * first
-    return (first + torch.cholesky_solve(residual, factor)).squeeze(-1)

@@ -68,7 +68,7 @@ class _Scan(Folded):
         q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, strength: Tensor | None, skip: Tensor | None,
         state: Tensor | None, dot: str,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        return _Chunks(q, k, v, log_decay, strength, skip, dot).forward(state)
+        return Chunks(q, k, v, log_decay, strength, skip, dot).forward(state)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -78,7 +78,7 @@ class _Scan(Folded):
     @once_differentiable
     def backward(ctx: Any, d_o: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         q, k, v, log_decay, strength, skip, g, states = ctx.saved_tensors
-        chunks, needed = _Chunks(q, k, v, log_decay, strength, skip, ctx.dot), ctx.needs_input_grad
+        chunks, needed = Chunks(q, k, v, log_decay, strength, skip, ctx.dot), ctx.needs_input_grad
         return (*chunks.backward(d_o, d_last, g, states, decays=needed[3], first=needed[6]), None)
 
 
@@ -100,7 +100,7 @@ class _Normed(Folded):
         return (*_NormedChunks(q, k, v, log_decay, strength, None, ctx.dot).slopes(d_o, d_n, *kept), None)
 
 
-class _Chunks:
+class Chunks:
     """Sizes and launches of the kernels for one set of tensors. Sequences x heads is a grid's first axis, the only one
     on which CUDA allows more than 65,535 programs."""
 
@@ -160,13 +160,20 @@ class _Chunks:
             GIVEN=given is not None, LEFT=left is not None, NORMED=self.normed, num_warps=1,
         )  # fmt: skip
 
-    def forward(self, state: Tensor | None) -> tuple[Tensor, ...]:
-        _, chunks, dk, dv, _ = self.sizes
+    def carried(self, state: Tensor | None = None, last: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return G, and the states before every chunk; that after the last is written to `last`."""
+        _, chunks, dk, _, _ = self.sizes
         g = self.empty(*self.shape[:2], chunks * self.chunk, dk if self.channel else 1)
-        strength, skip = (g if x is None else x for x in (self.strength, self.skip))
-        states, last = self.states(), self.empty(*self.shape[:2], dk, dv)
+        states = self.states()
         self.write(g, states, g)
         self.passed(states, g, g, state, last, back=False)
+        return g, states
+
+    def forward(self, state: Tensor | None) -> tuple[Tensor, ...]:
+        _, _, dk, dv, _ = self.sizes
+        last = self.empty(*self.shape[:2], dk, dv)
+        g, states = self.carried(state, last)
+        strength, skip = (g if x is None else x for x in (self.strength, self.skip))
         o = torch.empty_like(self.v)
         for levels in self.levels:
             outer_kernels.outputs[self.grid](
@@ -200,7 +207,7 @@ class _Chunks:
         return d_q, d_k, d_v, d_log, d_strength, None if d_skip is None else d_skip.sum(dim=-1), d_first
 
 
-class _NormedChunks(_Chunks):
+class _NormedChunks(Chunks):
     """With a normaliser: a decay per head, and strengths."""
 
     normed = True

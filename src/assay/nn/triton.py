@@ -4,6 +4,7 @@
     outer (nn/outer.py), either decay            gated_linear_attn; retention, mamba2, mlstm, mesa
     delta, without a decay or with either        delta_net, gated_delta_net, delta_product; kda
     general (nn/general.py)                      rwkv7
+    least squares (nn/least_squares_kernels.py)  mesa
 
 The kernels (those of the delta rule: nn/chunk_forward.py, nn/chunk_backward.py) have a few fixed shapes and are never
 tuned, so that a new length or batch costs one compilation at most; they can be captured in a CUDA graph, and the models
@@ -23,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from assay.nn import chunk_backward, chunk_forward
 from assay.nn.chunk_sizes import KernelScan, chunk_of, kept_in, ways, width_of
 from assay.nn.general import general_scan as general_scan
+from assay.nn.least_squares_kernels import ridge_scan as ridge_scan
 from assay.nn.outer import outer_scan as outer_scan
 from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
 
