@@ -72,7 +72,8 @@ KERNELS = {
     "norm and gate": ("_read", "_gated_normed", "_recalled", "_held"),
     "decays": ("_gates",),
 }  # fmt: skip
-"""Parts of a layer by what the names of their kernels hold; the first part that fits. "rest" is everything else."""
+"""Parts of a layer by what the names of their kernels hold, or begin with if that begins with _; the first part that
+fits. "rest" is everything else."""
 CALLS, ROUNDS, COMPILERS = 4, 3, 17
 """Calls and rounds are few, for a graph's replay hardly varies; so many processes compile at once."""
 TRAINING = 0.75
@@ -231,8 +232,12 @@ def checked(label: str, length: int) -> dict[str, Any]:
 
 def part_of(kernel: str) -> str:
     name = kernel.lower()
-    fits = (part for part, words in KERNELS.items() if any(word in name for word in words))
+    fits = (part for part, words in KERNELS.items() if any(_named(name, word) for word in words))
     return next(fits, "rest")
+
+
+def _named(name: str, word: str) -> bool:
+    return name.startswith(word) if word.startswith("_") else word in name
 
 
 def decoded(label: str, length: int) -> dict[str, Any]:

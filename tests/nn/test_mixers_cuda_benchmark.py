@@ -46,3 +46,18 @@ def test_a_short_trial_has_the_named_mixers_and_what_they_are_compared_with(benc
     assert bench.chosen(bench.MIXERS, ["rwkv7", "kda"]) == [bench.MIXERS[0], "kda:num_heads=4", "rwkv7:num_heads=4"]
     with pytest.raises(SystemExit, match=r"--only kdb: no such mixer here\. Known: attention, "):
         bench.chosen(bench.MIXERS, ["kdb"])
+
+
+def test_kernels_are_told_apart_by_their_names(bench: ModuleType) -> None:
+    names = (
+        "_slopes",
+        "normed_slopes",
+        "slopes_of_keys",
+        "written",
+        "_written",
+        "_gated_normed",
+        "solved",
+        "nvjet_sm90",
+    )
+    wanted = ["heads", "scan", "scan", "scan", "heads", "norm and gate", "scan", "products"]
+    assert [bench.part_of(name) for name in names] == wanted

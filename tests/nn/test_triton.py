@@ -111,20 +111,86 @@ def test_strong_decays_keep_their_digits(kind: str) -> None:
     assert worst(found, wanted) < 1e-3
 
 
-@pytest.mark.parametrize("kind", ["decay per channel", "delta, decay per channel", "general"])
-def test_chunks_whose_rows_meet_at_one_point_and_chunks_whose_blocks_are_merged_are_both_right(kind: str) -> None:
-    from assay.nn import triton
+PER_CHANNEL = ["decay per channel", "delta, decay per channel", "general"]
+
+
+def near_and_far(kind: str) -> list[Tensor]:
+    """Return what `drawn` does, with the chunks of the first head just within reach, and those of the second beyond."""
     from assay.nn.chunk_blocks import REACH
     from assay.nn.chunk_sizes import chunk_of
 
     tensors = drawn(kind, (1, 2, 64, 16, 16))
-    shares = torch.tensor([0.99, 1.01], device=DEVICE)  # the first head's chunks are just within reach
+    shares = torch.tensor([0.99, 1.01], device=DEVICE)
     # One channel decays as far as that, the others hardly: a decay of all would leave nothing to compare.
     tensors[-2][..., 0] = (-REACH.value / chunk_of(64) * shares)[None, :, None]
+    return tensors
+
+
+@pytest.mark.parametrize("kind", PER_CHANNEL)
+def test_chunks_whose_rows_meet_at_one_point_and_chunks_whose_blocks_are_merged_are_both_right(kind: str) -> None:
+    from assay.nn import triton
+
+    tensors = near_and_far(kind)
     found = answers(kind, tensors, triton, "scan")
     wanted = answers(kind, [x.double() for x in tensors], scan, "loop")
     for head in range(2):
         assert worst([x[:, head] for x in found], [x[:, head] for x in wanted]) < EXACT
+
+
+@pytest.mark.parametrize("launch", [0, 1], ids=["near", "far"])
+@pytest.mark.parametrize("kind", PER_CHANNEL)
+def test_each_chunk_has_a_launch_of_its_own(kind: str, launch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the other launch its chunks stay as memory was: no numbers. Forward, then in slopes of a whole forward
+    pass."""
+    from assay.nn import general, outer, triton
+
+    *inputs, state = [x.requires_grad_() for x in near_and_far(kind)]
+    whole, _ = getattr(triton, f"{rule(kind)}_scan")(*inputs, state=state)
+    for chunks, name in ((outer.Chunks, "levels"), (triton._Chunks, "launches"), (general._Chunks, "launches")):
+        monkeypatch.setattr(chunks, "__init__", with_one(chunks.__init__, name, launch))
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, unset(getattr(owner, name)))
+    alone, _ = getattr(triton, f"{rule(kind)}_scan")(*inputs, state=state)
+    slope, *_ = torch.autograd.grad(whole.sum(), inputs)
+    for found in (alone, slope):
+        assert found[:, launch].isfinite().all() and found[:, 1 - launch].isnan().all()
+
+
+def with_one(init: Callable[..., None], name: str, launch: int) -> Callable[..., None]:
+    def run(self: object, *given: object) -> None:
+        init(self, *given)
+        setattr(self, name, [getattr(self, name)[launch]])
+
+    return run
+
+
+def unset(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *given, **options: make(*given, **options).fill_(torch.nan)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "delta"])
+def test_later_tokens_change_no_bit_of_what_comes_before_them(kind: str, dtype: torch.dtype) -> None:
+    from assay.nn import triton
+
+    *inputs, state = drawn(kind, (1, 2, 100, 16, 16))
+    inputs[:3] = [x.to(dtype) for x in inputs[:3]]
+    other = [x.clone() for x in inputs]
+    for x in other:
+        x[:, :, 40:] *= 1.5  # keys, values, strengths and decays
+    run = getattr(triton, f"{rule(kind)}_scan")
+    found, wanted = (run(*given, state=state)[0] for given in (inputs, other))
+    assert torch.equal(found[:, :, :40], wanted[:, :, :40]) and not torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "delta"])
+def test_a_decay_that_is_no_number_is_not_hidden(kind: str) -> None:
+    from assay.nn import triton
+
+    *inputs, _ = drawn(kind, (1, 1, 20, 16, 16))
+    inputs[-1][:, :, 7] = torch.nan
+    found, _ = getattr(triton, f"{rule(kind)}_scan")(*inputs)
+    assert found[:, :, 7:].isnan().all()
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["outputs", "last state"])

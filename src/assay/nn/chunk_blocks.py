@@ -1,17 +1,21 @@
 # ruff: noqa: RET505 - a branch on a constant needs its else: the other one is not compiled
 """Blocks of rows are loaded, decayed and multiplied by these functions of the chunked recurrences' Triton kernels.
 
-With G_i the sum of log a over a chunk's tokens up to i, rows i and j <= i of a chunk meet as E_ij = exp(G_i - G_j). No
-exponent is positive. With a decay per channel E is no factor of a product of two matrices, unless rows meet at a
-moment between the two: blocks are merged two by two, and every row of the late one meets every row of the early one
-at the seam s between them, e^(G_i - G_s) e^(G_s - G_j). A chunk of 64 rows takes 6 such products, each of all rows, of
-which the pairs that meet elsewhere are masked. Tensors are contiguous (sequences x heads, time, channels); G has time
-padded to whole chunks.
+With G_i the sum of log a over a chunk's tokens up to i, rows i and j <= i of a chunk meet as E_ij = exp(G_i - G_j).
+With a decay per channel E is no factor of a product of two matrices, unless rows meet at a moment between the two:
+blocks are merged two by two, and every row of the late one meets every row of the early one at the seam s between
+them, e^(G_i - G_s) e^(G_s - G_j), of which no exponent is positive. A chunk of 64 rows takes 6 such products, each of
+all rows, of which the pairs that meet elsewhere are masked. Tensors are contiguous (sequences x heads, time, channels);
+G has time padded to whole chunks.
 
 A chunk in which no channel decays by more than e^-REACH needs one product: all its rows meet at half of the decay,
 e^(G_i - G_end / 2) e^(G_end / 2 - G_j), of which neither factor leaves the range of float32. Which chunks these are
 depends on the data, so a kernel with a decay per channel is launched twice, with LEVELS = 0 for them and with as many
 LEVELS as there are merges for the others, and a program of the wrong launch ends at once (`elsewhere`).
+
+G_end depends on the tokens after row i. Forward, half of it is therefore rounded to a power of two, which changes no
+digit of a factor and cancels in the product: as long as the launch of a chunk is the same, later tokens change no bit
+of what comes before them.
 """
 
 import triton
@@ -19,6 +23,12 @@ import triton.language as tl
 
 REACH = tl.constexpr(120.0)
 """Half of it is the largest exponent of a factor: e^60 = 1e26, which leaves keys and their sums room to e^88."""
+FLOOR = tl.constexpr(-32.0)
+"""A log decay below counts as this, so that a difference of two sums over a chunk keeps four digits."""
+LOG2_E = tl.constexpr(1.4426950408889634)
+WHOLE = tl.constexpr(12582912.0)
+"""1.5 * 2^23: a small number added to it is rounded to an integer, which its lowest bits hold."""
+WHOLE_BITS = tl.constexpr(0x4B400000)
 
 
 @triton.jit
@@ -48,6 +58,12 @@ def tile(x, row, time, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     rows, columns = row + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (rows < time)[:, None] & (columns < d)[None, :]
     return tl.load(x + rows[:, None] * d + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def floored(log_decay):
+    """Return log decays of at least FLOOR, and what is no number as that."""
+    return tl.maximum(log_decay, FLOOR, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -129,6 +145,11 @@ def above(rows: tl.constexpr, strict: tl.constexpr):
 
 
 @triton.jit
+def diagonal(rows: tl.constexpr):
+    return tl.arange(0, rows)[:, None] == tl.arange(0, rows)[None, :]
+
+
+@triton.jit
 def elsewhere(g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr):
     """Return whether the chunk that begins at `at` is for the other launch."""
     far = tl.min(sum_at(g, at + ROWS - 1, dk, DK, True)) < -REACH
@@ -139,6 +160,21 @@ def elsewhere(g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.conste
 def from_middle(g, own, at, dk, ROWS: tl.constexpr, DK: tl.constexpr):
     """Return G_i - G_end / 2."""
     return own - 0.5 * sum_at(g, at + ROWS - 1, dk, DK, True)
+
+
+@triton.jit
+def half_of(end):
+    """Return the integer next to the half of e^end's exponent of 2."""
+    return (end * (0.5 * LOG2_E) + WHOLE).to(tl.int32, bitcast=True) - WHOLE_BITS
+
+
+@triton.jit
+def shifted_exp(x, power):
+    """Return e^x 2^power, whose digits are those of e^x."""
+    t = x * LOG2_E
+    near = t + WHOLE
+    exponent = near.to(tl.int32, bitcast=True) - WHOLE_BITS + power
+    return tl.exp2(t - (near - WHOLE)) * ((exponent + 127) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -166,8 +202,7 @@ def in_block(x, level, ROWS: tl.constexpr):
 
 @triton.jit
 def on_diagonal(x, ROWS: tl.constexpr):
-    i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
-    return tl.sum(tl.where(i == j, x, 0.0), axis=1)[:, None]
+    return tl.sum(tl.where(diagonal(ROWS), x, 0.0), axis=1)[:, None]
 
 
 @triton.jit
@@ -176,14 +211,13 @@ def merged_scores(x, y, since, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.co
     """Return sum_d x_id E_ijd y_jd for j <= i with a decay per channel, zeros elsewhere. BEFORE: x reads the state
     before its own token, and j < i. `since` is G of what x reads, `own` that of y."""
     if LEVELS == 0:
-        late = once(x * tl.exp(from_middle(g, since, at, dk, ROWS, DK)), dk)
-        early = once(y * tl.exp(-from_middle(g, own, at, dk, ROWS, DK)), dk)
+        half = half_of(sum_at(g, at + ROWS - 1, dk, DK, True))
+        late, early = once(x * shifted_exp(since, -half), dk), once(y * shifted_exp(-own, half), dk)
         found = tl.where(below(ROWS, BEFORE), dot(late, tl.trans(early), DOT), 0.0)
     elif BEFORE:
         found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
     else:
-        i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
-        found = tl.where(i == j, tl.sum(x * y, axis=1)[:, None], 0.0)
+        found = tl.where(diagonal(ROWS), tl.sum(x * y, axis=1)[:, None], 0.0)
     for level in range(LEVELS):
         late = halves(x * to_seam(g, since, at, dk, level, ROWS, DK), level, True, ROWS)
         early = halves(y * to_seam(g, own, at, dk, level, ROWS, DK), level, False, ROWS)
@@ -200,8 +234,7 @@ def merged_scores_across(x, y, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.co
         late, early = once(x * tl.exp(past), dk), once(y * tl.exp(-past), dk)
         found = tl.where(above(ROWS, False), dot(early, tl.trans(late), DOT), 0.0)
     else:
-        i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
-        found = tl.where(i == j, tl.sum(x * y, axis=1)[:, None], 0.0)
+        found = tl.where(diagonal(ROWS), tl.sum(x * y, axis=1)[:, None], 0.0)
     for level in range(LEVELS):
         seam = to_seam(g, own, at, dk, level, ROWS, DK)
         late, early = halves(x * seam, level, True, ROWS), halves(y * seam, level, False, ROWS)
@@ -239,8 +272,8 @@ def scores(x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.con
 @triton.jit
 def scores_across(x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr,
                   DOT: tl.constexpr):  # fmt: skip
-    """Return the transpose of `scores`, multiplied anew: Triton 3.4 to 3.7.0 computes wrong products of a transposed
-    product of bf16 on Hopper GPUs (flash-linear-attention's issue 640)."""
+    """Return the transpose of `scores` as a product of its own, which the next product takes as it is: a product that
+    is transposed goes through shared memory first."""
     own = sums(g, at, dk, ROWS, DK, CHANNEL)
     if CHANNEL:
         return merged_scores_across(x, y, own, g, at, dk, ROWS, LEVELS, DK, DOT)
@@ -255,8 +288,7 @@ def decayed(weights, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: t
     A pair of a token with itself is not rounded then: it cancels in the slope of a decay, where little else is left
     in channels that forget fast. No weight stands above the diagonal."""
     if CHANNEL:
-        i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
-        return tl.where(i == j, 0.0, weights), on_diagonal(weights, ROWS)
+        return tl.where(diagonal(ROWS), 0.0, weights), on_diagonal(weights, ROWS)
     else:
         own = sums(g, at, dk, ROWS, DK, False)
         return weights * tl.exp(tl.minimum(own - tl.trans(own), 0.0)), 0.0
@@ -268,8 +300,7 @@ def left_of(met, alone, y, read, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr
     """Return sum_j weights_ij E_ij y_j + e^G_i read_i, given what `decayed` gives."""
     own = sums(g, at, dk, ROWS, DK, CHANNEL)
     if CHANNEL:
-        end = sum_at(g, at + ROWS - 1, dk, DK, True)
-        past = own - 0.5 * end
+        end, past = sum_at(g, at + ROWS - 1, dk, DK, True), from_middle(g, own, at, dk, ROWS, DK)
         found = dot(met, once(y * tl.exp(-past), dk), DOT) + tl.exp(0.5 * end) * read
         return tl.exp(past) * found + alone * y
     else:
@@ -282,7 +313,7 @@ def right_of(met, alone, x, kept, g, at, dk, ROWS: tl.constexpr, DK: tl.constexp
     """Return sum_i weights_ij E_ij x_i + e^(G_end - G_j) kept_j, and the second part of it."""
     own, end = sums(g, at, dk, ROWS, DK, CHANNEL), sum_at(g, at + ROWS - 1, dk, DK, CHANNEL)
     if CHANNEL:
-        past = own - 0.5 * end
+        past = from_middle(g, own, at, dk, ROWS, DK)
         back = tl.exp(-past)
         kept = back * (tl.exp(0.5 * end) * kept)
         found = back * dot(tl.trans(met), once(x * tl.exp(past), dk), DOT)
@@ -320,7 +351,7 @@ def weights_of(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, STRICT:
 
 @triton.jit
 def weights_across(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, STRICT: tl.constexpr, DOT: tl.constexpr):
-    """Return the transpose of `weights_of`, multiplied anew as `scores_across` is."""
+    """Return the transpose of `weights_of` as a product of its own, as `scores_across` does."""
     return tl.where(above(ROWS, STRICT), over_values(y, x, at, time, dv, ROWS, BV, DOT), 0.0)
 
 

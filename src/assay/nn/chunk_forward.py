@@ -18,6 +18,7 @@ from assay.nn.chunk_blocks import (
     columns,
     dot,
     elsewhere,
+    floored,
     once,
     put,
     put_columns,
@@ -30,15 +31,13 @@ from assay.nn.chunk_blocks import (
 
 LENGTHS = ["time", "chunks"]
 """Arguments whose values no kernel is compiled for: one compilation serves every length."""
-FLOOR = tl.constexpr(-32.0)
-"""A log decay below counts as this, so that a difference of two sums over a chunk keeps four digits."""
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def cumulate(log_decay, g, time, chunks, dk, CHUNK: tl.constexpr, DK: tl.constexpr):
     """G of a chunk: sums of log decays from its first token on."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    steps = tl.maximum(tile(log_decay + head * time * dk, chunk * CHUNK, time, dk, CHUNK, DK), FLOOR)
+    steps = floored(tile(log_decay + head * time * dk, chunk * CHUNK, time, dk, CHUNK, DK))
     put(g + head * chunks * CHUNK * dk, tl.cumsum(steps, axis=0), chunk * CHUNK, chunks * CHUNK, dk, CHUNK, DK)
 
 

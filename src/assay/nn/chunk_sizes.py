@@ -14,15 +14,13 @@ from assay.nn.scan import Scanned, Start
 
 BUSY = 128
 """Programs that keep a GPU busy."""
-BF16 = True
-"""Whether bf16 is multiplied as such, and not as TF32."""
 LARGEST_KEY = 128
 """Channels of a key that a program can hold."""
 
 
 def products(q: Tensor) -> str:
     """Return how kernels multiply: what comes in bf16 as bf16, the rest as `single_products` says."""
-    if BF16 and q.dtype == torch.bfloat16:
+    if q.dtype == torch.bfloat16:
         wait_for_products()
         return "rounded" if os.environ.get("TRITON_INTERPRET") == "1" else "bf16"
     return single_products(q)

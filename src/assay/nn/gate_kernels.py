@@ -121,9 +121,9 @@ def _gates_back(x, bias, slope, dx, sums, x_model, x_sequence, x_row, sequences,
         pull = scale * tl.load(slope + in_heads, mask=inside, other=0.0).to(tl.float32)
         share = tl.sigmoid(z)
         if KIND == 0:
-            pull = pull * share * (1.0 - share)
+            pull = pull * share * tl.sigmoid(-z)
         elif KIND == 1:
-            pull = pull * (1.0 - share)
+            pull = pull * tl.sigmoid(-z)
         else:
             pull = pull * share
         tl.store(dx + start + rows[:, None] * channels + own[None, :], pull, mask=inside)

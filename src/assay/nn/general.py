@@ -58,10 +58,10 @@ class _Chunks:
         self.block = min(64, width_of(dv))
         self.narrow = ways(self.heads, dv, self.block)
         self.kinds: dict[str, Any] = {"CHUNK": chunk, "DK": key, "DOT": dot}
-        # Kernels with scores hold up to ten tiles of a chunk, in a loop over levels; see nn/triton.py for the stages.
+        # Kernels with scores hold up to ten tiles of a chunk; see nn/triton.py for the stages.
         self.alone: dict[str, Any] = {**self.kinds, "BV": self.block, "num_stages": 1}
         far = FAR_WARPS if chunk * key >= 4096 else NEAR_WARPS
-        self.met = [
+        self.launches = [
             {**self.alone, "LEVELS": levels, "num_warps": warps}
             for levels, warps in ((0, NEAR_WARPS), (chunk.bit_length() - 1, far))
         ]
@@ -78,8 +78,8 @@ class _Chunks:
         g = self.empty(*self.shape[:2], chunks * chunk, dk)
         chunk_forward.cumulate[grid](log_decay, g, time, chunks, dk, chunk, key)
         ba, (bk, solved, qk, qa) = self.empty(self.matrices), (self.kept(self.matrices) for _ in range(4))
-        for met in self.met:
-            general_kernels.overlaps_general[grid](self.a, self.b, self.k, g, ba, bk, *self.sizes, **met)
+        for launch in self.launches:
+            general_kernels.overlaps_general[grid](self.a, self.b, self.k, g, ba, bk, *self.sizes, **launch)
         chunk_forward.solve[grid](ba, solved, chunk, EXACT=solved.dtype == torch.float32, num_warps=1)
         fresh, moved, y = self.kept(self.shape), self.kept(self.k.shape), self.kept(self.shape)
         general_kernels.unwritten_general[grid](self.b, self.v, g, bk, solved, fresh, moved, *self.sizes, **self.alone)
@@ -89,9 +89,9 @@ class _Chunks:
             *self.sizes, GIVEN=state is not None, **self.carried,
         )  # fmt: skip
         o = torch.empty(self.shape, device=self.v.device, dtype=self.v.dtype)
-        for met in self.met:
+        for launch in self.launches:
             general_kernels.outputs_general[grid](
-                self.q, self.k, self.a, self.v, y, g, states, qk, qa, o, *self.sizes, **met
+                self.q, self.k, self.a, self.v, y, g, states, qk, qa, o, *self.sizes, **launch
             )
         return o, last, g, states, y, moved, solved, bk, qk, qa
 
@@ -112,13 +112,13 @@ class _Chunks:
             self.k, g, solved, bk, qk, d_o, dy, d_states, dz, d_v, *self.sizes, **self.alone
         )
         d_q, d_k, d_a, d_b = (self.empty(self.k.shape) for _ in range(4))
-        for met in self.met:
+        for launch in self.launches:
             general_kernels.slopes_of_queries_general[grid](
-                self.q, self.k, self.a, self.v, y, g, states, d_states, d_o, d_q, d_k, d_a, *self.sizes, **met
+                self.q, self.k, self.a, self.v, y, g, states, d_states, d_o, d_q, d_k, d_a, *self.sizes, **launch
             )
-        for met in self.met:
+        for launch in self.launches:
             general_kernels.slopes_of_readers_general[grid](
-                self.b, self.k, self.a, self.v, y, g, states, dz, d_b, d_k, d_a, *self.sizes, **met
+                self.b, self.k, self.a, self.v, y, g, states, dz, d_b, d_k, d_a, *self.sizes, **launch
             )
         d_log = self.empty(self.k.shape)
         general_kernels.slopes_of_decay_general[grid](

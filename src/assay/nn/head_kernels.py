@@ -93,6 +93,8 @@ class Run:
     def cut(self, part: Part, longest: int) -> tuple[int, tuple[int, ...]]:
         """Return the blocks of a model's stretches of up to so many tokens, and the sizes that the kernels take."""
         length = self.tokens * triton.cdiv(self.time, self.tokens * triton.cdiv(self.time, longest))
+        # Backward a stretch writes its last tokens after the tokens that see them, as many as a convolution has.
+        length = max(length, self.tokens * triton.cdiv(self.taps, self.tokens))
         stretches = triton.cdiv(self.time, length)
         blocks = triton.cdiv(self.sequences * stretches, block_of(part.d, numbers=NUMBERS)[1])
         sizes = (part.heads_out, part.d, self.channels, self.plan.channels, part.start)

@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn import least_squares
-from assay.nn.chunk_blocks import below, columns, dot, put, sums, tile
+from assay.nn.chunk_blocks import below, columns, dot, once, put, sums, tile
 from assay.nn.chunk_forward import LENGTHS
-from assay.nn.chunk_sizes import Folded, check_keys, single_products
+from assay.nn.chunk_sizes import Folded, check_keys, products, single_products
 from assay.nn.least_squares import Gram, Ridge
 from assay.nn.outer import Chunks
 from assay.nn.outer_kernels import per_token, put_vector
@@ -50,7 +50,7 @@ def ridge_scan(
     given = (log_decay.float(), beta.float(), ridge.float().expand(len(q), *ridge.shape))
     state = None if state is None else state.float()
     with torch.autocast(q.device.type, enabled=False):
-        x, *_ = _Solved.apply(q, k, *given, state, single_products(q))  # type: ignore[no-untyped-call]
+        x, *_ = _Solved.apply(q, k, *given, state, single_products(q))
     return x
 
 
@@ -64,7 +64,7 @@ class _Solved(Folded):
         chunks = Chunks(q, k, k, log_decay, beta, None, dot)
         g, states = chunks.carried(state)
         x = torch.empty_like(chunks.q)
-        _solve(chunks, chunks.q, g, states, ridge, x, None, None)
+        _solve(chunks, dot, chunks.q, g, states, ridge, x)
         return x, g, states
 
     @staticmethod
@@ -78,27 +78,28 @@ class _Solved(Folded):
     @once_differentiable
     def backward(ctx: Any, d_x: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         k, log_decay, beta, ridge, x, g, states = ctx.saved_tensors
-        chunks = Chunks(x, k, k, log_decay, beta, None, ctx.dot)
-        d_q, pull, d_ridge = torch.empty_like(chunks.q), chunks.empty(x.shape), chunks.empty(*chunks.grid, x.shape[-1])
-        _solve(chunks, d_x.contiguous(), g, states, ridge, d_q, pull, d_ridge)
+        chunks = Chunks(x, k, k, log_decay, beta, None, products(x))
+        d_q, pull = torch.empty_like(chunks.q), torch.empty_like(chunks.q)
+        d_ridge = chunks.empty(*chunks.grid, x.shape[-1])
+        _solve(chunks, ctx.dot, d_x.contiguous(), g, states, ridge, d_q, pull, d_ridge)
         needed = ctx.needs_input_grad
-        slopes = chunks.backward(pull, None, g, states, decays=needed[2], first=needed[5])
-        _, d_k, d_v, d_log, d_beta, _, d_state = slopes
+        found: Any = chunks.backward(pull, None, g, states, decays=needed[2], first=needed[5])
+        _, d_k, d_v, d_log, d_beta, _, d_state = found
         d_state = None if d_state is None else d_state.mT  # -y x^T, where the recurrence has x (-y)^T
         return d_q, d_k + d_v, d_log, d_beta, d_ridge.sum(dim=1).view(ridge.shape), d_state, None
 
 
 def _solve(
-    chunks: Chunks, q: Tensor, g: Tensor, states: Tensor, ridge: Tensor, x: Tensor, pull: Tensor | None,
-    d_ridge: Tensor | None,
+    chunks: Chunks, dot: str, q: Tensor, g: Tensor, states: Tensor, ridge: Tensor, x: Tensor,
+    pull: Tensor | None = None, d_ridge: Tensor | None = None,
 ) -> None:  # fmt: skip
+    """Write (G + L)^-1 q to x; backward, where the queries of `chunks` are the answers, the other two as well."""
     time, count, dk, *_ = chunks.sizes
-    dot, back = chunks.kinds["DOT"], pull is not None
-    given = (chunks.q if back else q, chunks.k, chunks.strength, g, states, ridge.contiguous())
+    # What is not there is not written either, but a kernel takes no None beside tensors of other calls.
     solved[chunks.grid](
-        q, *given, x, x if pull is None else pull, x if d_ridge is None else d_ridge, time, count, dk, STEPS * dk,
-        TOLERANCE[dot] ** 2, CHUNK=chunks.chunk, DK=chunks.key, BACK=back, DOT=dot, num_stages=1,
-        num_warps=8 if chunks.key > 64 else 4,
+        q, chunks.q, chunks.k, chunks.strength, g, states, ridge.contiguous(), x, x if pull is None else pull,
+        g if d_ridge is None else d_ridge, time, count, dk, STEPS * dk, TOLERANCE[dot] ** 2, CHUNK=chunks.chunk,
+        DK=chunks.key, BACK=pull is not None, DOT=dot, num_stages=1, num_warps=8 if chunks.key > 64 else 4,
     )  # fmt: skip
 
 
@@ -118,8 +119,10 @@ def solved(q, answers, k, b, g, states, ridge, x, pull, d_ridge, time, chunks, d
     found, along, left = tl.zeros((CHUNK, DK), dtype=tl.float32), residual, tl.sum(residual * residual, axis=1)
     goal, step = tolerance * left, 0
     while (step < most) & (tl.max(left - goal, axis=0) > 0.0):
-        met = dot(along, tl.trans(keys), DOT) * weights
-        image = along + since * dot(along, state, DOT) + dot(met, keys, DOT)
+        # From shared memory at every step: as registers that are kept from step to step they would not fit.
+        own_keys, before = once(keys, most - step), once(state, most - step)
+        met = dot(along, tl.trans(own_keys), DOT) * weights
+        image = along + since * dot(along, before, DOT) + dot(met, own_keys, DOT)
         rise = tl.sum(along * image, axis=1)
         stride = tl.where(rise > 0.0, left / rise, 0.0)[:, None]
         found += stride * along

@@ -22,8 +22,10 @@ from assay.nn.chunk_blocks import (
     against_state,
     below,
     decayed,
+    diagonal,
     dot,
     elsewhere,
+    floored,
     halves,
     in_block,
     left_of,
@@ -43,7 +45,7 @@ from assay.nn.chunk_blocks import (
     weights_across,
     weights_of,
 )
-from assay.nn.chunk_forward import FLOOR, LENGTHS
+from assay.nn.chunk_forward import LENGTHS
 
 
 @triton.jit
@@ -63,11 +65,6 @@ def strong_keys(k, b, head, at, time, dk, ROWS: tl.constexpr, DK: tl.constexpr, 
 
 
 @triton.jit
-def diagonal(rows: tl.constexpr):
-    return tl.arange(0, rows)[:, None] == tl.arange(0, rows)[None, :]
-
-
-@triton.jit
 def put_vector(x, values, place, dk, DK: tl.constexpr):
     tl.store(x + place * dk + tl.arange(0, DK), values, mask=tl.arange(0, DK) < dk)
 
@@ -80,13 +77,13 @@ def written(k, v, b, log_decay, g, writes, n_writes, time, chunks, dk, dv: tl.co
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
     if CHANNEL:
-        steps = tl.maximum(tile(log_decay + head * time * dk, at, time, dk, CHUNK, DK), FLOOR)
+        steps = floored(tile(log_decay + head * time * dk, at, time, dk, CHUNK, DK))
         own = tl.cumsum(steps, axis=0)
         put(g + head * chunks * CHUNK * dk, own, at, chunks * CHUNK, dk, CHUNK, DK)
         until = tl.sum(steps, axis=0)[None, :] - own
     else:
         rows = at + tl.arange(0, CHUNK)
-        step = tl.maximum(tl.load(log_decay + head * time + rows, mask=rows < time, other=0.0), FLOOR)
+        step = floored(tl.load(log_decay + head * time + rows, mask=rows < time, other=0.0))
         total = tl.cumsum(step, axis=0)
         tl.store(g + head * chunks * CHUNK + rows, total)
         until = (tl.sum(step, axis=0) - total)[:, None]

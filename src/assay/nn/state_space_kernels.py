@@ -19,7 +19,8 @@ from assay.nn.head_blocks import Channels, Heads, Inner, Kernels, load, sigmoid
 NUMBERS = 1024
 """Numbers of a warp at most. A row is one warp's, where it is no longer: warps would wait for each other's sums."""
 PROGRAMS = 1056
-"""Programs that share the rows of a model in the backward pass, each with its own sums for the gains."""
+"""Programs that share the rows of a model in the backward pass, each with its own sums for the gains: eight for each
+multiprocessor of an H200, which is faster than 1024."""
 
 
 def gate_then_norm(o: Heads, z: Inner, gains: Channels, *, eps: float, dtype: torch.dtype) -> Inner:

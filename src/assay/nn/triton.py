@@ -74,7 +74,7 @@ class _Chunks:
         self.chunk, key = chunk_of(time), width_of(dk)
         self.chunks = triton.cdiv(time, self.chunk)
         self.block = min(64, width_of(dv))
-        # Scores with a decay per channel are dear: one program has all value channels of a chunk.
+        # Scores with a decay per channel are dear: one program has all value channels of a chunk, up to 128.
         self.wide = 2 * self.block if self.channel and dv > self.block else self.block
         self.blocks = triton.cdiv(dv, self.wide)
         self.narrow = ways(self.heads, dv, self.block)
@@ -84,10 +84,10 @@ class _Chunks:
         # A program of one chunk has loops too short to fetch ahead in, which would take the room of other programs.
         self.alone: dict[str, Any] = {**self.shapes, "CHANNEL": self.channel, "DOT": dot, "num_stages": 1}
         # Chunks whose rows meet at one point, and those whose blocks are merged, which hold five tiles meanwhile.
-        self.met: list[dict[str, Any]] = [{"LEVELS": 0, "num_warps": NEAR_WARPS, **self.alone}]
+        self.launches: list[dict[str, Any]] = [{"LEVELS": 0, "num_warps": NEAR_WARPS, **self.alone}]
         if self.channel:
             warps = 8 if self.chunk * key >= 4096 else 4
-            self.met.append({"LEVELS": self.chunk.bit_length() - 1, "num_warps": warps, **self.alone})
+            self.launches.append({"LEVELS": self.chunk.bit_length() - 1, "num_warps": warps, **self.alone})
         # More stages of keys of 128 channels are more than the shared memory of a Hopper GPU.
         stages = 2 if key == 128 or self.narrow == self.block == 64 else 3
         stages = 1 if key == 128 and dot == "tf32x3" else stages
@@ -118,9 +118,9 @@ class _Chunks:
             GIVEN=state is not None, **self.carried,
         )  # fmt: skip
         o = torch.empty_like(self.v)
-        for met in self.met:
+        for launch in self.launches:
             chunk_forward.outputs[(*self.grid, self.blocks)](
-                self.q, self.k, u, g, states, o, *self.sizes, BV=self.wide, **met
+                self.q, self.k, u, g, states, o, *self.sizes, BV=self.wide, **launch
             )
         return o, last, g, states, u, fresh, erased, solved
 
@@ -134,8 +134,8 @@ class _Chunks:
         )
         matrices = (*self.shape[:2], chunks, self.chunk, self.chunk)
         overlap, solved = self.empty(matrices), self.kept(matrices)
-        for met in self.met:
-            chunk_forward.overlaps[self.grid](self.k, self.beta, g, overlap, time, chunks, dk, **met)
+        for launch in self.launches:
+            chunk_forward.overlaps[self.grid](self.k, self.beta, g, overlap, time, chunks, dk, **launch)
         chunk_forward.solve[self.grid](overlap, solved, self.chunk, EXACT=solved.dtype == torch.float32, num_warps=1)
         fresh, erased = self.kept(self.shape), self.kept(*self.shape[:3], dk)
         chunk_forward.unwritten[self.grid](
@@ -152,9 +152,9 @@ class _Chunks:
         _, chunks, dk, dv = self.sizes
         du, d_states = self.kept(self.shape), self.kept(*self.shape[:2], chunks, dk, dv)
         d_first = self.empty(*self.shape[:2], dk, dv)
-        for met in self.met:
+        for launch in self.launches:
             chunk_backward.slopes_of_writes[(*self.grid, self.blocks)](
-                self.q, self.k, g, d_o, du, *self.sizes, BV=self.wide, **met
+                self.q, self.k, g, d_o, du, *self.sizes, BV=self.wide, **launch
             )
         chunk_backward.carry_back[(self.heads, self.ways)](
             self.q, self.k, g, erased, d_o, du, d_states, d_first if d_last is None else d_last.contiguous(), d_first,
@@ -166,10 +166,10 @@ class _Chunks:
         d_right, d_erasing = part(self.k.shape), part(self.k.shape)
         by_head = decays and not self.channel
         dq = self.empty(self.k.shape[:3]) if by_head else self.empty(self.k.shape) if decays else d_q
-        for met in self.met:
+        for launch in self.launches:
             chunk_backward.slopes_of_keys[self.grid](
                 self.q, self.k, u, g, states, d_states, d_o, d_q if by_head else dq, dq, d_right, *self.sizes,
-                BV=self.block, ALONG=by_head, **self.finer(met), **self.few("slopes_of_keys"),
+                BV=self.block, ALONG=by_head, **self.finer(launch), **self.few("slopes_of_keys"),
             )  # fmt: skip
         d_v, d_beta, d_a = torch.empty_like(self.v), self.empty(self.shape[:3]), torch.empty_like(solved)
         chunk_backward.slopes_of_solution[self.grid](
@@ -177,10 +177,10 @@ class _Chunks:
             BV=self.block, **self.alone, **self.few("slopes_of_solution", values=True),
         )  # fmt: skip
         d_log = torch.empty_like(self.log_decay) if decays else None
-        for met in self.met:
+        for launch in self.launches:
             chunk_backward.slopes_of_overlaps[self.grid](
                 self.q, self.k, self.beta, g, d_a, dq, d_erasing, d_right, states, d_states, d_beta,
                 dq if d_log is None else d_log, d_q, d_k, *self.sizes, BV=self.block, DECAYS=decays,
-                **self.finer(met), **self.few("slopes_of_overlaps"),
+                **self.finer(launch), **self.few("slopes_of_overlaps"),
             )  # fmt: skip
         return d_q, d_k, d_v, d_beta, d_log, d_first
