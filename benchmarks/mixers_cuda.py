@@ -67,8 +67,8 @@ PARTS = ("gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_n
 KERNELS = {
     "products": ("gemm", "nvjet", "cutlass", "cublas", "wgmma", "splitk"),
     "heads": ("_written", "_slopes", "_convolved", "_weights", "_replaced", "_features"),
-    "scan": ("cumulate", "overlaps", "solve", "written", "carry", "outputs", "slopes", "_taylor", "_window", "pulled",
-             "passed"),
+    "scan": ("cumulate", "overlaps", "solve", "written", "carry", "carried", "outputs", "slopes", "_taylor", "_window",
+             "pulled", "passed"),
     "norm and gate": ("_read", "_gated_normed", "_recalled", "_held"),
     "decays": ("_gates",),
 }  # fmt: skip

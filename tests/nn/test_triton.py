@@ -33,6 +33,16 @@ def precision() -> Iterator[None]:
     torch.set_float32_matmul_precision(before)
 
 
+@pytest.fixture(params=[False, True], ids=["chunk by chunk", "through all chunks"])
+def ways_of_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of the outer recurrence has one chunk, or all of a head, as where there are many sequences. The other
+    way's kernel is gone meanwhile."""
+    from assay.nn import outer, outer_kernels
+
+    monkeypatch.setattr(outer, "MANY", 1 if request.param else 1 << 30)
+    monkeypatch.setattr(outer_kernels, "passed" if request.param else "carried", None)
+
+
 def drawn(kind: str, size: tuple[int, ...], *, strength: float = 0.3, heads_of_keys: int | None = None) -> list[Tensor]:
     """Return q, k, v, then b and log a as the recurrence has them, then the state before the first token."""
     sequences, heads, time, d_key, d_value = size
@@ -85,6 +95,13 @@ def test_agrees_with_the_loop(kind: str, size: tuple[int, ...]) -> None:
     narrow = [x.bfloat16() for x in tensors[:3]]
     wanted = answers(kind, [x.double() for x in (*narrow, *tensors[3:])], scan, "loop")
     assert worst(answers(kind, [*narrow, *tensors[3:]], triton, "scan"), wanted) < BF16
+
+
+@pytest.mark.usefixtures("ways_of_programs")
+@pytest.mark.parametrize("size", [(2, 2, 16, 16, 16), (2, 2, 100, 24, 40), (1, 2, 130, 64, 80), (1, 1, 200, 48, 128)])
+@pytest.mark.parametrize("kind", ["decay per head", "decay per channel"])
+def test_both_ways_to_carry_a_state_agree_with_the_loop(kind: str, size: tuple[int, ...]) -> None:
+    test_agrees_with_the_loop(kind, size)
 
 
 @pytest.mark.parametrize("kind", ["decay per head", "delta", "general"])
@@ -214,6 +231,7 @@ def slopes_of(which: int, run: Callable[..., tuple[Tensor, Tensor]], tensors: li
     return list(torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True))
 
 
+@pytest.mark.usefixtures("ways_of_programs")
 def test_keys_shared_by_the_heads() -> None:
     from assay.nn import triton
 
@@ -222,6 +240,7 @@ def test_keys_shared_by_the_heads() -> None:
     assert worst(answers("decay per head", tensors, triton, "scan"), wanted) < EXACT
 
 
+@pytest.mark.usefixtures("ways_of_programs")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_strengths_of_writing_and_a_share_of_values(dtype: torch.dtype) -> None:
     """As Mamba-2 has them: keys shared by the heads, a strength per head and token, and D v added to the outputs."""

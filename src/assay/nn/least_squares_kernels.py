@@ -10,7 +10,8 @@ the ridge first, so that the ridge is 1 in every channel, and steps are taken un
 the tolerance. S of every chunk comes of the outer recurrence's kernels, with keys for values.
 
 Backward, with y_t = (G_t + L)^-1 dx_t by the same kernel, dq_t = y_t, dL = -sum_t y_t x_t, and the other slopes are
-those of -sum_t y_t . (G_t x_t), which is an outer recurrence.
+those of -sum_t y_t . (G_t x_t), which is an outer recurrence. The slope of a decay is a difference of sums in which
+nearly all cancels, but for the rounding of x: answers are float32, also where queries are bf16.
 """
 
 from typing import Any
@@ -24,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from assay.nn import least_squares
 from assay.nn.chunk_blocks import below, columns, dot, once, put, sums, tile
 from assay.nn.chunk_forward import LENGTHS
-from assay.nn.chunk_sizes import Folded, check_keys, products, single_products
+from assay.nn.chunk_sizes import Folded, check_keys, single_products
 from assay.nn.least_squares import Gram, Ridge
 from assay.nn.outer import Chunks
 from assay.nn.outer_kernels import per_token, put_vector
@@ -63,7 +64,7 @@ class _Solved(Folded):
     ) -> tuple[Tensor, ...]:
         chunks = Chunks(q, k, k, log_decay, beta, None, dot)
         g, states = chunks.carried(state)
-        x = torch.empty_like(chunks.q)
+        x = torch.empty_like(chunks.q, dtype=torch.float32)
         _solve(chunks, dot, chunks.q, g, states, ridge, x)
         return x, g, states
 
@@ -78,8 +79,8 @@ class _Solved(Folded):
     @once_differentiable
     def backward(ctx: Any, d_x: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         k, log_decay, beta, ridge, x, g, states = ctx.saved_tensors
-        chunks = Chunks(x, k, k, log_decay, beta, None, products(x))
-        d_q, pull = torch.empty_like(chunks.q), torch.empty_like(chunks.q)
+        chunks = Chunks(x, k, k, log_decay, beta, None, ctx.dot)
+        d_q, pull = torch.empty_like(k), torch.empty_like(k)
         d_ridge = chunks.empty(*chunks.grid, x.shape[-1])
         _solve(chunks, ctx.dot, d_x.contiguous(), g, states, ridge, d_q, pull, d_ridge)
         needed = ctx.needs_input_grad

@@ -5,6 +5,7 @@ The kernels are those of nn/outer_kernels.py and, with a normaliser, of nn/norme
 nn/triton.py: fixed shapes, no tuning, a bank's models as more sequences.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn import normed_kernels, outer_kernels
-from assay.nn.chunk_sizes import Folded, check_keys, chunk_of, kept_in, products, remember, width_of
+from assay.nn.chunk_sizes import (
+    BUSY,
+    Folded,
+    check_keys,
+    chunk_of,
+    kept_in,
+    products,
+    remember,
+    single_products,
+    width_of,
+)
 from assay.nn.scan import Decay, Keys, PerChannel, PerHead, Scanned, Start, Values
 
 BLOCK = {"written": 64, "pulled": 64, "outputs": 64, "slopes": 64}
@@ -32,6 +43,9 @@ NORMED_REGISTERS = 128
 register is spilled."""
 PASSED, AHEAD = 1024, 4
 """Numbers of a state that a warp carries from chunk to chunk, about, and how many chunks ahead it loads."""
+MANY, NARROW, STAGES = 2 * BUSY, 64, 3
+"""Programs, one for each head of a sequence and block of its values, from which on each goes through all chunks by
+itself; the channels of a key up to which its state fits into registers; and how many chunks it loads at a time."""
 
 
 def outer_scan(
@@ -45,8 +59,10 @@ def outer_scan(
     log_decay = log_decay.float().expand(sequences, heads, *log_decay.shape[2:])
     skip = None if skip is None else skip.float().expand(sequences, heads)
     state = None if state is None else state.float()
+    # Queries in float32 beside values in bf16 are not rounded, and no product is three of TF32 for them.
+    dot = products(q) if q.dtype == v.dtype else single_products(v)
     with torch.autocast(v.device.type, enabled=False):
-        o, last, *_ = _Scan.apply(q, k, v, log_decay, strength, skip, state, products(q))  # type: ignore[no-untyped-call]
+        o, last, *_ = _Scan.apply(q, k, v, log_decay, strength, skip, state, dot)  # type: ignore[no-untyped-call]
     return o, last
 
 
@@ -118,6 +134,8 @@ class Chunks:
         self.chunks, self.channel = triton.cdiv(time, self.chunk), log_decay.ndim == 4
         self.sizes = (time, self.chunks, dk, dv, v.shape[1] // shared)
         self.grid = (self.heads, self.chunks)
+        self.by_head = (self.heads, triton.cdiv(dv, min(BLOCK["written"], width_of(dv))))
+        self.through = self.key <= NARROW and math.prod(self.by_head) >= MANY
         self.kinds = {"CHANNEL": self.channel, "DOT": dot}
         self.more = {"STRONG": strength is not None, "SKIP": skip is not None}
         # Chunks whose rows meet at one point, and those whose blocks are merged.
@@ -152,22 +170,42 @@ class Chunks:
         self, states: Tensor, n_states: Tensor, g: Tensor, given: Tensor | None, left: Tensor | None, *, back: bool
     ) -> None:
         _, chunks, dk, dv, _ = self.sizes
-        width = width_of(dv)
+        width, (ends, which) = width_of(dv), _ends(g, given, left)
         rows = max(1, PASSED // width)
         outer_kernels.passed[(self.heads, triton.cdiv(dk, rows))](
-            states, n_states, g, g if given is None else given.contiguous(), g if left is None else left, chunks, dk,
-            dv, CHUNK=self.chunk, ROWS=rows, DV=width, STAGES=AHEAD, CHANNEL=self.channel, BACK=back,
-            GIVEN=given is not None, LEFT=left is not None, NORMED=self.normed, num_warps=1,
+            states, n_states, g, *ends, chunks, dk, dv, CHUNK=self.chunk, ROWS=rows, DV=width, STAGES=AHEAD,
+            CHANNEL=self.channel, BACK=back, **which, NORMED=self.normed, num_warps=1,
         )  # fmt: skip
 
     def carried(self, state: Tensor | None = None, last: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return G, and the states before every chunk; that after the last is written to `last`."""
         _, chunks, dk, _, _ = self.sizes
-        g = self.empty(*self.shape[:2], chunks * self.chunk, dk if self.channel else 1)
-        states = self.states()
-        self.write(g, states, g)
-        self.passed(states, g, g, state, last, back=False)
+        g, states = self.empty(*self.shape[:2], chunks * self.chunk, dk if self.channel else 1), self.states()
+        if self.through:
+            ends, which = _ends(g, state, last)
+            strength = g if self.strength is None else self.strength
+            outer_kernels.carried[self.by_head](
+                self.k, self.v, strength, self.log_decay, g, states, *ends, *self.sizes, STRONG=self.more["STRONG"],
+                **which, **self.options("written") | {"num_stages": STAGES},
+            )  # fmt: skip
+        else:
+            self.write(g, states, g)
+            self.passed(states, g, g, state, last, back=False)
         return g, states
+
+    def carried_back(self, g: Tensor, d_o: Tensor, d_last: Tensor | None, d_first: Tensor | None) -> Tensor:
+        """Return the slopes of the states after every chunk; that of the first state is written to `d_first`."""
+        d_states = self.states()
+        if self.through:
+            ends, which = _ends(g, d_last, d_first)
+            outer_kernels.carried_back[self.by_head](
+                self.q, g, d_o, d_states, *ends, *self.sizes, **which,
+                **self.options("pulled") | {"num_stages": STAGES},
+            )  # fmt: skip
+        else:
+            self.pull(g, d_o, g, d_states, g)
+            self.passed(d_states, g, g, d_last, d_first, back=True)
+        return d_states
 
     def forward(self, state: Tensor | None) -> tuple[Tensor, ...]:
         _, _, dk, dv, _ = self.sizes
@@ -188,9 +226,8 @@ class Chunks:
         """Return the slopes of all inputs; that of the log decay only if `decays`, of the state only if `first`."""
         d_o = torch.zeros_like(self.v) if d_o is None else d_o.contiguous()
         time, _, dk, dv, group = self.sizes
-        d_states, d_first = self.states(), self.empty(*self.shape[:2], dk, dv) if first else None
-        self.pull(g, d_o, g, d_states, g)
-        self.passed(d_states, g, g, d_last, d_first, back=True)
+        d_first = self.empty(*self.shape[:2], dk, dv) if first else None
+        d_states = self.carried_back(g, d_o, d_last, d_first)
         strength, skip = (g if x is None else x for x in (self.strength, self.skip))
         d_q, d_k = (x.new_empty(*self.shape[:2], time, dk) for x in (self.q, self.k))
         d_v, d_log = torch.empty_like(self.v), torch.empty_like(self.log_decay) if decays else None
@@ -205,6 +242,12 @@ class Chunks:
         if group > 1:
             d_q, d_k = (x.unflatten(1, (-1, group)).sum(dim=2) for x in (d_q, d_k))
         return d_q, d_k, d_v, d_log, d_strength, None if d_skip is None else d_skip.sum(dim=-1), d_first
+
+
+def _ends(g: Tensor, given: Tensor | None, left: Tensor | None) -> tuple[tuple[Tensor, Tensor], dict[str, bool]]:
+    """Return what a sequence begins with and what gets its end, and which of them there is; G stands for the other."""
+    ends = (g if given is None else given.contiguous(), g if left is None else left)
+    return ends, {"GIVEN": given is not None, "LEFT": left is not None}
 
 
 class _NormedChunks(Chunks):

@@ -7,8 +7,11 @@ Inside a chunk, with G and E as in chunk_blocks.py and S the state before it:
     outputs    o_i = (q_i e^G_i) S + sum_{j<=i} ((q_i E_ij) . k_j) v_j
 
 Backward, `pulled` is what `written` is forward, `passed` runs from the last chunk to the first, and `slopes` makes all
-slopes of a chunk at once. STRONG: k_j stands for b_j k_j, with a strength b per head and token. SKIP adds D v_i to o_i,
-D per head: it is a number on the diagonal of the scores. Keys may be those of `group` heads.
+slopes of a chunk at once. Of many sequences, a program goes through all chunks of one head instead, and no state is
+written before it is whole: `carried` does what `written` and `passed` do, `carried_back` what `pulled` and `passed`.
+
+STRONG: k_j stands for b_j k_j, with a strength b per head and token. SKIP adds D v_i to o_i, D per head: it is a number
+on the diagonal of the scores. Keys may be those of `group` heads.
 
 NORMED, with a decay per head: a vector N <- e^G_end N + sum_j k_j e^(G_end - G_j) goes beside S, in float32, for
 normed_kernels.py.
@@ -21,6 +24,7 @@ from assay.nn.chunk_blocks import (
     above,
     against_state,
     below,
+    columns,
     decayed,
     diagonal,
     dot,
@@ -69,6 +73,24 @@ def put_vector(x, values, place, dk, DK: tl.constexpr):
     tl.store(x + place * dk + tl.arange(0, DK), values, mask=tl.arange(0, DK) < dk)
 
 
+@triton.jit
+def sums_of(log_decay, g, head, at, time, chunks, dk, kept, CHUNK: tl.constexpr, DK: tl.constexpr,
+            CHANNEL: tl.constexpr):  # fmt: skip
+    """Write G of a chunk, if it is to be kept; return G_end - G, and G_end as a factor's exponent of the state."""
+    if CHANNEL:
+        steps = floored(tile(log_decay + head * time * dk, at, time, dk, CHUNK, DK))
+        own, end = tl.cumsum(steps, axis=0), tl.sum(steps, axis=0)
+        put(g + head * chunks * CHUNK * dk, own, at, tl.where(kept, chunks * CHUNK, 0), dk, CHUNK, DK)
+        until, end = end[None, :] - own, end[:, None]
+    else:
+        rows = at + tl.arange(0, CHUNK)
+        steps = floored(tl.load(log_decay + head * time + rows, mask=rows < time, other=0.0))
+        own, end = tl.cumsum(steps, axis=0), tl.sum(steps, axis=0)
+        tl.store(g + head * chunks * CHUNK + rows, own, mask=(rows >= 0) & kept)
+        until = (end - own)[:, None]
+    return until, end
+
+
 @triton.jit(do_not_specialize=LENGTHS)
 def written(k, v, b, log_decay, g, writes, n_writes, time, chunks, dk, dv: tl.constexpr, group, CHUNK: tl.constexpr,
             DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr, NORMED: tl.constexpr,
@@ -76,17 +98,7 @@ def written(k, v, b, log_decay, g, writes, n_writes, time, chunks, dk, dv: tl.co
     """G of a chunk, and what the chunk writes into the state after it."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
-    if CHANNEL:
-        steps = floored(tile(log_decay + head * time * dk, at, time, dk, CHUNK, DK))
-        own = tl.cumsum(steps, axis=0)
-        put(g + head * chunks * CHUNK * dk, own, at, chunks * CHUNK, dk, CHUNK, DK)
-        until = tl.sum(steps, axis=0)[None, :] - own
-    else:
-        rows = at + tl.arange(0, CHUNK)
-        step = floored(tl.load(log_decay + head * time + rows, mask=rows < time, other=0.0))
-        total = tl.cumsum(step, axis=0)
-        tl.store(g + head * chunks * CHUNK + rows, total)
-        until = (tl.sum(step, axis=0) - total)[:, None]
+    until, _ = sums_of(log_decay, g, head, at, time, chunks, dk, True, CHUNK, DK, CHANNEL)
     keys = strong_keys(k + head // group * time * dk, b, head, at, time, dk, CHUNK, DK, STRONG)
     keys *= tl.exp(tl.minimum(until, 0.0))
     if NORMED:
@@ -144,6 +156,50 @@ def passed(states, n_states, g, given, left, chunks, dk, dv: tl.constexpr, CHUNK
             n_state = tl.exp(decay) * n_state + n_change
     if LEFT:
         tl.store(left + head * dk * dv + own, state, mask=inside)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def carried(k, v, b, log_decay, g, states, given, left, time, chunks, dk, dv: tl.constexpr, group, CHUNK: tl.constexpr,
+            DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr, GIVEN: tl.constexpr,
+            LEFT: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """What `written` and `passed` do, for BV value channels of a head."""
+    head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
+    state = tl.zeros((DK, BV), dtype=tl.float32)
+    if GIVEN:
+        state = columns(given + head * dk * dv, 0, dk, dv, v0, DK, BV)
+    for chunk in range(chunks):
+        at = chunk * CHUNK
+        put_columns(states + (head * chunks + chunk) * dk * dv, state, 0, dk, dv, v0, DK, BV)
+        until, end = sums_of(log_decay, g, head, at, time, chunks, dk, v0 == 0, CHUNK, DK, CHANNEL)
+        keys = strong_keys(k + head // group * time * dk, b, head, at, time, dk, CHUNK, DK, STRONG)
+        keys *= tl.exp(tl.minimum(until, 0.0))
+        change = dot(tl.trans(keys), stored(v + head * time * dv, at, time, dv, v0, CHUNK, BV), DOT)
+        state = tl.exp(end) * state + change
+    if LEFT:
+        put_columns(left + head * dk * dv, state, 0, dk, dv, v0, DK, BV)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def carried_back(q, g, d_o, pulls, given, left, time, chunks, dk, dv: tl.constexpr, group, CHUNK: tl.constexpr,
+                 DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, GIVEN: tl.constexpr, LEFT: tl.constexpr,
+                 DOT: tl.constexpr):  # fmt: skip
+    """What `pulled` and `passed` do, for BV value channels of a head."""
+    head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
+    g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    slope = tl.zeros((DK, BV), dtype=tl.float32)
+    if GIVEN:
+        slope = columns(given + head * dk * dv, 0, dk, dv, v0, DK, BV)
+    for back in range(chunks):
+        chunk = chunks - 1 - back
+        at = chunk * CHUNK
+        put_columns(pulls + (head * chunks + chunk) * dk * dv, slope, 0, dk, dv, v0, DK, BV)
+        end = tl.trans(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL))
+        since = tile(q + head // group * time * dk, at, time, dk, CHUNK, DK)
+        since *= tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
+        pull = dot(tl.trans(once(since, dk)), stored(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV), DOT)
+        slope = tl.exp(end) * slope + pull
+    if LEFT:
+        put_columns(left + head * dk * dv, slope, 0, dk, dv, v0, DK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)

@@ -16,6 +16,10 @@ MIXERS = (
     "delta_net:num_heads=1",
     "gated_delta_net:num_heads=1:expand_v=1",
     "mamba2:d_state=64",
+    "kda:num_heads=1",
+    "rwkv7:num_heads=1",
+    "mlstm:num_heads=2",
+    "mesa:num_heads=1",
     "gru",
 )
 """Mixers with a state of their own; attention is the ceiling."""
