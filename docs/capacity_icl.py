@@ -31,6 +31,8 @@ PAGE = Path(__file__).parent / "capacity.md"
 NAME = "icl.capacity"
 WIDTHS = (32, 64, 128)
 STEPS = 6000
+NEWER = ("kda", "rwkv7", "mlstm", "mesa")
+"""Mixers with a table of their own, since they were trained at one width, and some at an edge of their rates."""
 STATE = (16_000, 25_000)
 """Bytes of state between which every mixer but attention has a row."""
 
@@ -101,14 +103,19 @@ def ship(folder: Path) -> None:
     shipped.add(NAME, shipped.FOLDER, map(thin, of_models))
 
 
-def lines_of(width: int, backend: str = "triton", *, steps: int = STEPS, convolved: bool = True) -> list[Line]:
-    """The mixers of one width, in one layer with a short convolution or in two without, as their report orders them."""
+def lines_of(
+    width: int, backend: str = "triton", *, steps: int = STEPS, convolved: bool = True, newer: bool = False
+) -> list[Line]:
+    """The mixers of one width, in one layer with a short convolution or in two without, as their report orders them;
+    those of NEWER, or all others."""
     layers = 1 if convolved else 2
 
     def wanted(record: Record) -> bool:
         model, train = record.run.options["model"], record.run.options["train"]
-        asked = (model["model_dim"], model["num_layers"], train["max_steps"], has_convolution(model["seq_mixer"]))
-        return record.run.numerics.backend == backend and asked == (width, layers, steps, convolved)
+        mixer = model["seq_mixer"]
+        asked = (model["model_dim"], model["num_layers"], train["max_steps"], has_convolution(mixer))
+        same = record.run.numerics.backend == backend and asked == (width, layers, steps, convolved)
+        return same and (mixer["name"] in NEWER) == newer
 
     rows = trained(filter(wanted, shipped.records(NAME)))
     out = Section("icl")
@@ -285,8 +292,16 @@ def without_convolution() -> str:
     return "\n\n".join([whole(lines, memories=False), rates, *said, f"{setup_of(lines)}."])
 
 
+def of_newer() -> str:
+    """The mixers of NEWER, at the width that was trained."""
+    lines = lines_of(64, newer=True)
+    rates = f"Seeds that learn at each rate, and K90 of those:\n\n{by_every_rate(lines)}"
+    return "\n\n".join([whole(lines), rates, to_add({64: lines}), left_out({64: lines})])
+
+
 def placed(page: str) -> str:
     page = between(page, "capacity", block())
+    page = between(page, "newer", of_newer())
     return between(page, "no-convolution", without_convolution())
 
 
