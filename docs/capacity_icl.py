@@ -296,7 +296,10 @@ def of_newer() -> str:
     """The mixers of NEWER, at the width that was trained."""
     lines = lines_of(64, newer=True)
     rates = f"Seeds that learn at each rate, and K90 of those:\n\n{by_every_rate(lines)}"
-    return "\n\n".join([whole(lines), rates, to_add({64: lines}), left_out({64: lines})])
+    solver = next(line for line in lines if line.name == "mesa")
+    runs = sorted((seed for rate in solver.row.tried for seed in solver.at(rate).seeds), key=lambda seed: seed.value)
+    beside = f"K90 of single runs of `mesa`: {runs[0]} to {runs[-1]}; of its untrained memories: {solver.memories()}."
+    return "\n\n".join([whole(lines), rates, to_add({64: lines}), left_out({64: lines}), beside])
 
 
 def placed(page: str) -> str:

@@ -187,12 +187,12 @@ def test_records_of_a_gpu_are_read_where_there_is_none(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    words = ("card", "base_conv", "--vs", "hyena", "mesa", "--tier", "standard", "--out", str(tmp_path))
+    words = ("card", "base_conv", "--vs", "hyena", "gru:conv=3", "--tier", "standard", "--out", str(tmp_path))
     code, out, err = cli(*words, "--stored")
     assert code == 0, err
-    assert "standard, 5 seeds" in out and "language" in out and "speed" not in out and "nothing is timed" in err
-    assert "nothing is timed" in out, "the result says what it lacks, too"
-    assert out.splitlines()[-1] == "not beside it, since their records are not here: mesa"
+    assert "standard, 5 seeds" in out and "language" in out and "tokens/s" not in out and "speed is not measured" in err
+    assert "speed is not measured" in out, "the result says what it lacks, too"
+    assert out.splitlines()[-1] == "not beside it, since their records are not here: gru:conv=3"
     assert (tmp_path / "card" / "base_conv.standard.vs.html").is_file(), "another card than that of smoke"
     code, _, err = cli(*words)
     assert code == 2 and "--stored reads the records that ship" in err and "--device cpu" in err

@@ -69,9 +69,9 @@ def _asking(tier: Tier, names: Sequence[str]) -> Tier:
     """Return the tier with some of its questions alone, in its own order."""
     known = [question.name for question in tier.questions]
     if unknown := [name for name in names if name not in known]:
-        raise UserError(
-            f"--tier {tier.name} has no question '{unknown[0]}'.{nearest(unknown[0], known)} It has {', '.join(known)}."
-        )
+        others = [other.name for other in protocol.TIERS.values() if unknown[0] in (q.name for q in other.questions)]
+        hint = f" --tier {' and '.join(others)} asks it." if others else nearest(unknown[0], known)
+        raise UserError(f"--tier {tier.name} has no question '{unknown[0]}'.{hint} It has {', '.join(known)}.")
     return replace(tier, questions=tuple(question for question in tier.questions if question.name in names))
 
 
@@ -86,7 +86,7 @@ def field_of(request: Request, mine: Sequence[str], runner: Runner) -> dict[str,
 
 def battery_of(request: Request, mine: Sequence[str]) -> "MixerBattery":
     runner = runner_of(request, mine)
-    read = f"records of tier {runner.tier.name} are of a {runner.tier.device} device: nothing is timed here"
+    read = f"speed is not measured here: tier {runner.tier.name} runs on {runner.tier.device}, this machine does not"
     told = f"language: of the text {request.text}, on which the field of it is trained here too"
     notes = [read] * bool(runner.as_computed) + [told] * bool(request.text) + _layout(mine)
     found = MixerBattery(mine, runner, field_of(request, mine, runner), notes)
@@ -199,7 +199,8 @@ class MixerBattery:
 
     def _in_all(self, took: Mapping[str, Expected]) -> str:
         whole = Expected(*(sum(getattr(each, end) for each in took.values()) for end in ("least", "most")))
-        told = f"for {', '.join(self.mine)}: {_spell(whole)} in all, if the machine stays as busy as it is"
+        busy = " in all, if the machine stays as busy as it is" if whole.most else ""
+        told = f"for {', '.join(self.mine)}: {_spell(whole)}{busy}"
         return f"{told}; {self.runner.tier.says}"
 
     def _expected(self) -> dict[str, Expected]:

@@ -16,13 +16,11 @@ MIXERS = (
     "delta_net:num_heads=1",
     "gated_delta_net:num_heads=1:expand_v=1",
     "mamba2:d_state=64",
-    "kda:num_heads=1",
-    "rwkv7:num_heads=1",
-    "mlstm:num_heads=2",
-    "mesa:num_heads=1",
     "gru",
 )
 """Mixers with a state of their own; attention is the ceiling."""
+NEWER = ("kda:num_heads=1", "rwkv7:num_heads=1", "mlstm:num_heads=2", "mesa:num_heads=1")
+"""More of them, of `capacity` alone: rwkv7's token shift is a convolution without `conv` too."""
 LESS_STATE = (
     "sliding_window:num_heads=1:window=16",
     "linear_attention:num_heads=4",
@@ -91,7 +89,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         **CAPACITY,
         "model": ALONE,
         "grid": {
-            "model.seq_mixer": [f"{word}:conv=4" for word in (*MIXERS, *LESS_STATE)],
+            "model.seq_mixer": [f"{word}:conv=4" for word in (*MIXERS, *NEWER, *LESS_STATE)],
             "model.model_dim": WIDTHS,
             "optimizer.lr": RATES,
             "seed": SEEDS,
