@@ -32,8 +32,28 @@ def round_to_bf16() -> None:
     interpreter._convert_float = convert
 
 
+def round_to_tf32() -> None:
+    """Let the interpreter round what a product of TF32 takes, to nearest: by itself it multiplies float32."""
+    from triton.runtime import interpreter
+
+    whole = interpreter.InterpreterBuilder.create_dot
+
+    def rounded(x: Any) -> Any:
+        bits = np.ascontiguousarray(x.data, dtype=np.float32).view(np.uint32).astype(np.uint64)
+        kept = ((bits + 0x0FFF + ((bits >> 13) & 1)) >> 13 << 13).astype(np.uint32).view(np.float32)
+        return interpreter.TensorHandle(np.where(np.isfinite(x.data), kept, x.data), x.dtype)
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, precision: Any, *others: Any) -> Any:
+        if str(precision).rpartition(".")[2] == "TF32":
+            a, b = rounded(a), rounded(b)
+        return whole(self, a, b, d, precision, *others)
+
+    interpreter.InterpreterBuilder.create_dot = create_dot
+
+
 if INTERPRETED:
     round_to_bf16()
+    round_to_tf32()
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -29,9 +29,7 @@ def test_a_failure_is_one_line_and_the_next_number_comes_from_a_fresh_process(be
         worker.close()
 
 
-def test_a_mixer_that_no_graph_holds_is_timed_as_called_and_marked(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mixer_that_no_graph_holds_is_marked(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "timed", lambda *args, **options: SimpleNamespace(best=2.0, device=None))
 
     def ask(late: object, measure: object, label: str, length: int, backend: str) -> dict[str, object]:

@@ -16,8 +16,9 @@ no gate, L = 1 at the start.
 
 Differs from the paper: the system is solved exactly, by Cholesky's factors of every G_t + L, where the authors take 30
 steps of conjugate gradients so as not to form G_t. With `--backend triton` conjugate gradients are taken here too,
-until every residual is 1e-3 of its query (1e-6 for queries in float32, where matmul_precision is "highest"). 4 heads
-whatever the width, where the paper's have 128 channels.
+until every residual, as the method carries it, is 1e-3 of its query: 1e-6 for queries in float32 where matmul_precision
+is "highest", and there heads of more than 64 channels are factorised. 4 heads whatever the width, where the paper's
+have 128 channels.
 """
 
 import math

@@ -6,12 +6,16 @@ chunk_blocks.py, keys k and strengths b, and S the Gram matrix before the chunk,
     p_i G_i = e^G_i p_i S + sum_{j<=i} E_ij b_j (p_i . k_j) k_j
 
 in three products of tiles, all operands of which stay where they are. Keys, queries and S are divided by the root of
-the ridge first, so that the ridge is 1 in every channel, and steps are taken until no residual of the chunk is above
-the tolerance. S of every chunk comes of the outer recurrence's kernels, with keys for values.
+the ridge first, so that the ridge is 1 in every channel. Steps are taken until no residual of the chunk, as the method
+carries it from step to step, is above the tolerance. S of every chunk is computed by the outer recurrence's kernels,
+with keys for values.
 
 Backward, with y_t = (G_t + L)^-1 dx_t by the same kernel, dq_t = y_t, dL = -sum_t y_t x_t, and the other slopes are
-those of -sum_t y_t . (G_t x_t), which is an outer recurrence. The slope of a decay is a difference of sums in which
-nearly all cancels, but for the rounding of x: answers are float32, also where queries are bf16.
+those of -sum_t y_t . (G_t x_t), which is an outer recurrence.
+
+Answers are float32 also where queries are bf16, so that this recurrence, and the one that reads with them, multiply as
+float32 is multiplied. The slope of a decay is a small difference of large sums: with operands rounded to bf16, that of
+a gate's bias was up to a quarter wrong.
 """
 
 from typing import Any
@@ -25,7 +29,7 @@ from torch.autograd.function import once_differentiable
 from assay.nn import least_squares
 from assay.nn.chunk_blocks import below, columns, dot, once, put, sums, tile
 from assay.nn.chunk_forward import LENGTHS
-from assay.nn.chunk_sizes import Folded, check_keys, single_products
+from assay.nn.chunk_sizes import Folded, check_keys, products, single_products
 from assay.nn.least_squares import Gram, Ridge
 from assay.nn.outer import Chunks
 from assay.nn.outer_kernels import per_token, put_vector
@@ -79,7 +83,7 @@ class _Solved(Folded):
     @once_differentiable
     def backward(ctx: Any, d_x: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         k, log_decay, beta, ridge, x, g, states = ctx.saved_tensors
-        chunks = Chunks(x, k, k, log_decay, beta, None, ctx.dot)
+        chunks = Chunks(x, k, k, log_decay, beta, None, products(x))
         d_q, pull = torch.empty_like(k), torch.empty_like(k)
         d_ridge = chunks.empty(*chunks.grid, x.shape[-1])
         _solve(chunks, ctx.dot, d_x.contiguous(), g, states, ridge, d_q, pull, d_ridge)
@@ -119,7 +123,7 @@ def solved(q, answers, k, b, g, states, ridge, x, pull, d_ridge, time, chunks, d
     weights, since = tl.where(below(CHUNK, False), weights, 0.0), tl.exp(own)
     found, along, left = tl.zeros((CHUNK, DK), dtype=tl.float32), residual, tl.sum(residual * residual, axis=1)
     goal, step = tolerance * left, 0
-    while (step < most) & (tl.max(left - goal, axis=0) > 0.0):
+    while (step < most) & (tl.max(tl.where(left > goal, 1, 0), axis=0) > 0):
         # From shared memory at every step: as registers that are kept from step to step they would not fit.
         own_keys, before = once(keys, most - step), once(state, most - step)
         met = dot(along, tl.trans(own_keys), DOT) * weights
@@ -132,7 +136,8 @@ def solved(q, answers, k, b, g, states, ridge, x, pull, d_ridge, time, chunks, d
         along = residual + tl.where(left > 0.0, now / left, 0.0)[:, None] * along
         left = now
         step += 1
-    found *= root[None, :]
+    # What no step could solve has no answer, and not one of zeros.
+    found = tl.where((left == left)[:, None], found * root[None, :], float("nan"))
     put(x + rows, found, at, time, dk, CHUNK, DK)
     if BACK:
         put(pull + rows, -found, at, time, dk, CHUNK, DK)

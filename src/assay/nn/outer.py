@@ -16,17 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn import normed_kernels, outer_kernels
-from assay.nn.chunk_sizes import (
-    BUSY,
-    Folded,
-    check_keys,
-    chunk_of,
-    kept_in,
-    products,
-    remember,
-    single_products,
-    width_of,
-)
+from assay.nn.chunk_sizes import BUSY, Folded, check_keys, chunk_of, kept_in, products, remember, width_of
 from assay.nn.scan import Decay, Keys, PerChannel, PerHead, Scanned, Start, Values
 
 BLOCK = {"written": 64, "pulled": 64, "outputs": 64, "slopes": 64}
@@ -45,7 +35,8 @@ PASSED, AHEAD = 1024, 4
 """Numbers of a state that a warp carries from chunk to chunk, about, and how many chunks ahead it loads."""
 MANY, NARROW, STAGES = 2 * BUSY, 64, 3
 """Programs, one for each head of a sequence and block of its values, from which on each goes through all chunks by
-itself; the channels of a key up to which its state fits into registers; and how many chunks it loads at a time."""
+itself; the channels of a key up to which its state fits into registers; and how many chunks it loads at a time. A state
+is not rounded to bf16 between such chunks: models of a bank have other last digits than a few of them alone."""
 
 
 def outer_scan(
@@ -59,10 +50,8 @@ def outer_scan(
     log_decay = log_decay.float().expand(sequences, heads, *log_decay.shape[2:])
     skip = None if skip is None else skip.float().expand(sequences, heads)
     state = None if state is None else state.float()
-    # Queries in float32 beside values in bf16 are not rounded, and no product is three of TF32 for them.
-    dot = products(q) if q.dtype == v.dtype else single_products(v)
     with torch.autocast(v.device.type, enabled=False):
-        o, last, *_ = _Scan.apply(q, k, v, log_decay, strength, skip, state, dot)  # type: ignore[no-untyped-call]
+        o, last, *_ = _Scan.apply(q, k, v, log_decay, strength, skip, state, products(q))  # type: ignore[no-untyped-call]
     return o, last
 
 

@@ -7,8 +7,8 @@ Inside a chunk, with G and E as in chunk_blocks.py and S the state before it:
     outputs    o_i = (q_i e^G_i) S + sum_{j<=i} ((q_i E_ij) . k_j) v_j
 
 Backward, `pulled` is what `written` is forward, `passed` runs from the last chunk to the first, and `slopes` makes all
-slopes of a chunk at once. Of many sequences, a program goes through all chunks of one head instead, and no state is
-written before it is whole: `carried` does what `written` and `passed` do, `carried_back` what `pulled` and `passed`.
+slopes of a chunk at once. With many sequences one program runs all chunks of a head, and writes each state once:
+`carried` does what `written` and `passed` do, `carried_back` what `pulled` and `passed`.
 
 STRONG: k_j stands for b_j k_j, with a strength b per head and token. SKIP adds D v_i to o_i, D per head: it is a number
 on the diagonal of the scores. Keys may be those of `group` heads.
