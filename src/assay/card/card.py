@@ -17,7 +17,7 @@ from assay.card.request import plural
 from assay.card.wording import NAMED, headline, in_words, matching_of, named
 from assay.core.grouping import grouped
 from assay.metrics.intervals import Interval
-from assay.report.section import Table
+from assay.report.section import Table, Value
 from assay.report.text import render
 from assay.studies.icl.report import BYTES
 
@@ -50,6 +50,7 @@ class Card:
     shipped: Set[tuple[str, str]] = frozenset()
     """The mixers and questions whose records are shipped ones."""
 
+    form: ClassVar[str] = ".2f"
     LEAD: ClassVar[tuple[str, ...]] = (
         "question", "score", "floor", "ceiling", "rank", "rate", "best of the field",
     )  # fmt: skip
@@ -57,6 +58,10 @@ class Card:
     @property
     def name(self) -> str:
         return self.mixer
+
+    @property
+    def scores(self) -> dict[str, Value]:
+        return {each.name: each.answer.lost or each.interval for each in self.lines}
 
     @property
     def stem(self) -> str:
@@ -79,7 +84,7 @@ class Card:
         best, name = line.best, line.answer.question.name
         return {
             "question": name,
-            "score": line.answer.lost or line.interval,
+            "score": self.scores[name],
             "floor": line.bounds.floor,
             "ceiling": line.bounds.ceiling,
             "rank": line.rank or "-",
@@ -157,7 +162,7 @@ class Card:
         )
         rows = tuple({key: value for key, value in self.row(each).items() if key != "rate"} for each in self.lines)
         told = [self.legend(), *self.costs(), *self.comparable()]
-        table = Table("card", rows, {"score": ".2f"})
+        table = Table("card", rows, {"score": self.form})
         return screen(head, self.headline(), table, told=told, verdicts=self.verdicts(), width=width)
 
     def legend(self) -> str:

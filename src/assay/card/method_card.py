@@ -8,7 +8,7 @@ told after Holm over those that are compared.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import stdev
-from typing import Any
+from typing import Any, ClassVar
 
 from assay.card.card import ALONE, DAGGER, screen, signed
 from assay.card.judge import Compared, Difference
@@ -114,6 +114,13 @@ class MethodCard:
     agreement: DenseAgreement | None
     """How dense attention came out here, where shipped records stand beside what was computed here."""
     records: Sequence[Record]
+
+    form: ClassVar[str] = FORMATS["loss above dense"]
+
+    @property
+    def scores(self) -> dict[str, Value]:
+        """Nats per token above dense attention: less is better."""
+        return {each.name: each.mine.error or each.above for each in self.lines}
 
     @property
     def failed(self) -> list[str]:

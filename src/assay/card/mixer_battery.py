@@ -86,7 +86,7 @@ def field_of(request: Request, mine: Sequence[str], runner: Runner) -> dict[str,
 
 def battery_of(request: Request, mine: Sequence[str]) -> "MixerBattery":
     runner = runner_of(request, mine)
-    read = f"speed is not measured here: tier {runner.tier.name} runs on {runner.tier.device}, this machine does not"
+    read = f"speed is not measured here: records of tier {runner.tier.name} come from a {runner.tier.device} device"
     told = f"language: of the text {request.text}, on which the field of it is trained here too"
     notes = [read] * bool(runner.as_computed) + [told] * bool(request.text) + _layout(mine)
     found = MixerBattery(mine, runner, field_of(request, mine, runner), notes)

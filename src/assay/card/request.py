@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from assay.card.judge import Compared
 from assay.card.running import ComputeSession
 from assay.core.run import Record
+from assay.report.section import Value
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,18 @@ class AnyCard(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def lines(self) -> Sequence[Compared]:
+        """One for each question, or budget."""
+
+    @property
+    def scores(self) -> Mapping[str, Value]:
+        """By question: a score with its interval, or why there is none."""
+
+    @property
+    def form(self) -> str:
+        """Return how scores are written, such as `.2f`."""
 
     @property
     def stem(self) -> str:

@@ -77,8 +77,11 @@ def card(words: list[str]) -> int:
     if args.json:
         print(_json(cards, battery))
     else:
+        from assay.card.side_by_side import side_by_side
+
         # What is noted belongs to the result: standard error is not kept with it.
-        print("\n\n".join([*(each.text() for each in cards), *("\n".join(battery.notes),) * bool(battery.notes)]))
+        notes = ["\n".join(battery.notes)] * bool(battery.notes)
+        print("\n\n".join([*[side_by_side(cards)] * (len(cards) > 1), *(each.text() for each in cards), *notes]))
     return 1 if len(cards) < len(mine) or any(each.failed for each in cards) else 0
 
 
