@@ -1,6 +1,7 @@
 """Where the Triton kernels of nn/ can be tested: a GPU, or their interpreter on a CPU (TRITON_INTERPRET=1)."""
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -63,3 +64,12 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 def worst(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
     """Return the largest norm of an error over the norm of what is wanted."""
     return max(((a.double() - b).norm() / (b.norm() + 1e-12)).item() for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.fixture(autouse=True)
+def precision() -> Iterator[None]:
+    """Products are near float32 at first, and afterwards as they were; for modules that import this."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)

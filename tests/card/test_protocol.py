@@ -182,6 +182,11 @@ def test_a_question_without_all_its_records_is_left_out_by_name(
     assert code == 0 and "left out, since their records are not all here: copy" in out, err
 
 
+def test_a_question_of_another_tier_is_said_to_be_one(cli: Cli) -> None:
+    code, _, err = cli("card", "gru", "--questions", "fuzzy", "--dry-run")
+    assert code == 2 and "It is asked by --tier standard and full." in err, err
+
+
 def test_records_of_a_gpu_are_read_where_there_is_none(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 """The solver of least squares by conjugate gradients against factors of every Gram matrix in float64, gradients
 included. It needs a GPU, or Triton's interpreter."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,18 +12,11 @@ from assay.mixers import mixers
 from assay.nn import scan
 from assay.nn.least_squares import ridge_scan
 from triton_device import DEVICE, draw, needs_triton, worst
+from triton_device import precision as precision
 
 pytestmark = needs_triton
 EXACT, TF32 = 2e-5, 5e-3
 """Norm of the error over the norm of what is wanted."""
-
-
-@pytest.fixture(autouse=True)
-def precision() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 def drawn(size: tuple[int, ...], *, alike: float = 0.5, kept: float = 4.0) -> list[Tensor]:

@@ -2,7 +2,7 @@
 Triton's interpreter."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from assay.core.errors import UserError
 from assay.nn import scan
 from assay.nn.convolution import ShortConvolution
 from triton_device import DEVICE, INTERPRETED, needs_triton, worst
+from triton_device import precision as precision
 
 pytestmark = needs_triton
 KINDS = ["decay per head", "decay per channel", "delta", "delta, decay per head", "delta, decay per channel", "general"]
@@ -23,14 +24,6 @@ SIZES = [
 """Sequences, heads, tokens, channels of a key and of a value: tiles of every width, few sequences and many."""
 EXACT, TF32, BF16 = 2e-5, 5e-3, 1e-2
 """Norm of the error over the norm of what is wanted."""
-
-
-@pytest.fixture(autouse=True)
-def precision() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture(params=[False, True], ids=["chunk by chunk", "through all chunks"])

@@ -70,7 +70,7 @@ def _asking(tier: Tier, names: Sequence[str]) -> Tier:
     known = [question.name for question in tier.questions]
     if unknown := [name for name in names if name not in known]:
         others = [other.name for other in protocol.TIERS.values() if unknown[0] in (q.name for q in other.questions)]
-        hint = f" --tier {' and '.join(others)} asks it." if others else nearest(unknown[0], known)
+        hint = f" It is asked by --tier {' and '.join(others)}." if others else nearest(unknown[0], known)
         raise UserError(f"--tier {tier.name} has no question '{unknown[0]}'.{hint} It has {', '.join(known)}.")
     return replace(tier, questions=tuple(question for question in tier.questions if question.name in names))
 
