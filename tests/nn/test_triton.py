@@ -203,6 +203,26 @@ def test_a_decay_that_is_no_number_is_not_hidden(kind: str) -> None:
     assert found[:, :, 7:].isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "delta"])
+def test_where_all_is_forgotten_a_decay_has_no_slope(kind: str, dtype: torch.dtype) -> None:
+    """The slope of a rate r, of log decays r x: a difference's rounding must not be multiplied by x. It is a sum over
+    tokens, in which much cancels."""
+    from assay.nn import triton
+
+    *inputs, state = drawn(kind, (2, 2, 100, 32, 32))
+    rng = torch.Generator(DEVICE).manual_seed(1)
+    forgets = torch.rand(inputs[-1].shape, generator=rng, device=DEVICE) < 0.1
+    tensors = [*(x.to(dtype) for x in inputs[:3]), *inputs[3:-1], torch.where(forgets, -1e4, inputs[-1]), state]
+
+    def slope_of_rate(found: list[Tensor]) -> Tensor:
+        return (found[-2].double() * tensors[-2].double()).sum(dim=2)
+
+    found = slope_of_rate(answers(kind, tensors, triton, "scan"))
+    wanted = slope_of_rate(answers(kind, [x.double() for x in tensors], scan, "loop"))
+    assert worst([found], [wanted]) < (10 * EXACT if dtype == torch.float32 else 10 * BF16)
+
+
 @pytest.mark.parametrize("which", [0, 1], ids=["outputs", "last state"])
 @pytest.mark.parametrize("kind", ["delta, decay per channel", "general"])
 def test_a_slope_of_outputs_or_of_the_last_state_alone(kind: str, which: int) -> None:

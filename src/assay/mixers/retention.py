@@ -51,15 +51,18 @@ class Retention(ConvolvedHeads):
 
 
 class FadingMemory(GatedReading, OuterRecurrence, MixerModule):
+    log_decay: Tensor
+
     def __init__(self, heads: HeadProjections, d_model: int) -> None:
         super().__init__(heads)
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
         self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
+        forgotten = torch.exp2(-5 - torch.arange(heads.heads, dtype=torch.float64))
+        # Kept, since a GPU takes as long to start a kernel as to run one on so few numbers, and five make these.
+        self.register_buffer("log_decay", torch.log1p(-forgotten).float(), persistent=False)
 
     def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
-        h = torch.arange(self.heads.heads, dtype=self.norm.weight.dtype, device=x.device)
-        log_decay = torch.log1p(-torch.exp2(-5 - h))[:, None].expand(*v.shape[:3])
-        return q, k, v, log_decay
+        return q, k, v, self.log_decay[:, None].expand(*v.shape[:3])
 
     def step(self, x: Token, state: tuple[Any, MatrixState]) -> tuple[Token, tuple[Any, MatrixState]]:
         seen, memory = state

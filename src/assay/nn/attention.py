@@ -12,7 +12,7 @@ from torch.nn.functional import linear, pad, scaled_dot_product_attention, silu
 from assay.nn.axes import Keys, Memory, Queries, Read, Token, Tokens, Values
 from assay.nn.convolution import short_convolution
 from assay.nn.fused import ALIGNED, WINDOWED, Part, Plan, fused, head_kernels, window_kernels
-from assay.nn.rotary import rotate, turns
+from assay.nn.rotary import rotate
 from assay.nn.scan import unit
 from assay.nn.whole import whole
 
@@ -74,11 +74,11 @@ class HeadProjections(nn.Module):
         missing = -(self.qkv.out_features + sum(sizes)) % ALIGNED
         empty = self.qkv.weight.new_zeros(missing, self.qkv.in_features)
         weight = torch.cat([self.qkv.weight, *(layer.weight for layer in beside), empty])
-        q, k, v, rest = self._in_heads_fused(linear(x, weight))
-        return (q, k, v), rest.split([*sizes, missing], dim=-1)[:-1]
+        q, k, v, rest = self._in_heads_fused(linear(x, weight), filling=missing)
+        return (q, k, v), rest.split(sizes, dim=-1)
 
-    def _in_heads_fused(self, projected: Float[Tensor, "batch time channels"]) -> list[Tensor]:
-        """Return queries, keys and values by one kernel each, and the channels after theirs."""
+    def _in_heads_fused(self, projected: Float[Tensor, "batch time channels"], *, filling: int = 0) -> list[Tensor]:
+        """Return queries, keys and values by one kernel each, and the channels after theirs but those that fill up."""
         kinds = {"unit": self.finish == "unit", "rotary": self.finish == "rotary"}
         scale = 1.0 if self.finish == "none" else self.key_dim**-0.5
         queries, keys, _ = self.sizes
@@ -89,10 +89,9 @@ class HeadProjections(nn.Module):
         )
         angles = None
         if self.finish == "rotary":
-            time, device = projected.shape[1], projected.device
-            angles = turns(time, self.key_dim, start=0, device=device, dtype=torch.float32)
+            angles = head_kernels.angles(projected.shape[1], self.key_dim, projected.device)
         weight, bias = self.convolution.weight, self.convolution.bias
-        return head_kernels.heads(projected, weight, bias, angles, Plan(parts, self.swish))
+        return head_kernels.heads(projected, weight, bias, angles, Plan(parts, self.swish, filling))
 
     def split_next(self, x: Token, seen: Any) -> tuple[InHeads, Any]:
         """Return the heads of one token, as a sequence of its steps, and what the convolution has seen after it."""

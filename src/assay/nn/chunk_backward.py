@@ -29,6 +29,7 @@ from assay.nn.chunk_blocks import (
     sum_at,
     sums,
     tile,
+    unless_gone,
     weights_across,
     weights_of,
 )
@@ -202,8 +203,10 @@ def slopes_of_overlaps(q, k, beta, g, d_a, dq, d_erasing, d_right, states, d_sta
             d_queries = tile(dq + keys_at, at, time, dk, CHUNK, DK)
             put(d_q + keys_at, d_queries, at, time, dk, CHUNK, DK)
             slope += tile(q + keys_at, at, time, dk, CHUNK, DK) * d_queries
-            put(d_log + keys_at, tl.cumsum(slope, axis=0, reverse=True) + end[None, :], at, time, dk, CHUNK, DK)
+            found = tl.cumsum(slope, axis=0, reverse=True) + end[None, :]
+            put(d_log + keys_at, unless_gone(found, g, at, dk, CHUNK, DK, True), at, time, dk, CHUNK, DK)
         else:
             along = tl.load(dq + head * time + rows, mask=rows < time, other=0.0)
             found = tl.cumsum(along + tl.sum(slope, axis=1), axis=0, reverse=True) + tl.sum(end)
+            found = unless_gone(found, g, at, dk, CHUNK, DK, False)
             tl.store(d_log + head * time + rows, found, mask=rows < time)

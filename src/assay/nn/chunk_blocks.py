@@ -25,6 +25,8 @@ REACH = tl.constexpr(120.0)
 """Half of it is the largest exponent of a factor: e^60 = 1e26, which leaves keys and their sums room to e^88."""
 FLOOR = tl.constexpr(-32.0)
 """A log decay below counts as this, so that a difference of two sums over a chunk keeps four digits."""
+GONE = tl.constexpr(-16.0)
+"""A log decay below leaves nothing of a state that a float32 could tell, and has no slope."""
 LOG2_E = tl.constexpr(1.4426950408889634)
 WHOLE = tl.constexpr(12582912.0)
 """1.5 * 2^23: a small number added to it is rounded to an integer, which its lowest bits hold."""
@@ -128,6 +130,19 @@ def sums_before(g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr):
     rows, columns = tl.arange(0, ROWS), tl.arange(0, DK)
     inside = (rows > 0)[:, None] & (columns < dk)[None, :]
     return tl.load(g + (at + rows - 1)[:, None] * dk + columns[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def unless_gone(slope, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr):
+    """Return the slopes of log decays, (ROWS, DK) or (ROWS,), with zeros where everything is forgotten. They are sums
+    over later tokens, in which pairs of tokens that are both later cancel but for their rounding. The slope of a rate
+    of decay is this one times the log decay, which has no bound: at -1000 it would be all rounding."""
+    if CHANNEL:
+        step = sums(g, at, dk, ROWS, DK, True) - sums_before(g, at, dk, ROWS, DK)
+    else:
+        rows = tl.arange(0, ROWS)
+        step = tl.load(g + at + rows) - tl.load(g + at + rows - 1, mask=rows > 0, other=0.0)
+    return tl.where(step < GONE, 0.0, slope)
 
 
 @triton.jit

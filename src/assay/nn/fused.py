@@ -77,10 +77,11 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All heads of a projection, and whether a SiLU comes first."""
+    """All heads of a projection, whether a SiLU comes first, and how many channels at its end only fill up its rows."""
 
     parts: tuple[Part, ...]
     swish: bool
+    filling: int = 0
 
     @property
     def channels(self) -> int:

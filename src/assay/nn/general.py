@@ -122,7 +122,7 @@ class _Chunks:
             )
         d_log = self.empty(self.k.shape)
         general_kernels.slopes_of_decay_general[grid](
-            self.q, self.k, self.a, self.b, d_q, d_k, d_a, d_b, states, d_states, d_log, *self.sizes,
+            self.q, self.k, self.a, self.b, g, d_q, d_k, d_a, d_b, states, d_states, d_log, *self.sizes,
             self.kinds["CHUNK"], self.kinds["DK"], self.block,
         )  # fmt: skip
         given = zip((d_q, d_k, d_a, d_b), (self.q, self.k, self.a, self.b), strict=True)

@@ -28,6 +28,7 @@ from assay.nn.chunk_blocks import (
     sums,
     sums_before,
     tile,
+    unless_gone,
     weights_across,
     weights_of,
 )
@@ -273,8 +274,8 @@ def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time,
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_decay_general(q, k, a, b, dq, d_k, d_a, d_b, states, d_states, d_log, time, chunks, dk, dv: tl.constexpr,
-                            CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr):  # fmt: skip
+def slopes_of_decay_general(q, k, a, b, g, dq, d_k, d_a, d_b, states, d_states, d_log, time, chunks, dk,
+                            dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr):  # fmt: skip
     """G stands beside q, k and a as q e^G, k e^-G and a e^-G, and beside the next token's b as b e^G: its slope is
     q dq - k dk - a da, and b db of the token after. A log decay gets the sum of those from its own token on, and what
     the state after the chunk receives."""
@@ -287,4 +288,5 @@ def slopes_of_decay_general(q, k, a, b, dq, d_k, d_a, d_b, states, d_states, d_l
     after = (head * (chunks + 1) + chunk + 1) * dk * dv
     end = over_states(states + after, d_states + (head * chunks + chunk) * dk * dv, dk, dv, DK, BV)
     found = tl.cumsum(slope + reading, axis=0, reverse=True) - reading + end[None, :]
+    found = unless_gone(found, g + head * chunks * CHUNK * dk, at, dk, CHUNK, DK, True)
     put(d_log + keys_at, found, at, time, dk, CHUNK, DK)

@@ -11,7 +11,7 @@ take queries, keys and values as they lie in memory.
 import triton
 import triton.language as tl
 
-from assay.nn.chunk_blocks import above, below, dot, put_columns, stored, sums
+from assay.nn.chunk_blocks import above, below, dot, put_columns, stored, sums, unless_gone
 from assay.nn.chunk_forward import LENGTHS
 from assay.nn.outer_kernels import per_token
 
@@ -154,7 +154,7 @@ def normed_slopes(q, k, v, b, g, states, n_states, d_states, d_n_states, d_o, d_
     by_state *= tl.sum(strength, axis=1)
     slope = tl.cumsum(slope - by_state, axis=0, reverse=True)
     slope += tl.sum(by_state, axis=0) + tl.exp(end) * tl.sum(kept, axis=0)
-    tl.store(d_log + head * time + rows, slope, mask=rows < time)
+    tl.store(d_log + head * time + rows, unless_gone(slope, g, at, 1, CHUNK, 1, False), mask=rows < time)
 
 
 @triton.jit

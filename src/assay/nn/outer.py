@@ -47,7 +47,8 @@ def outer_scan(
     `skip` of v_t added to o_t."""
     check_keys(k)
     (sequences, heads), q = v.shape[:2], q if scale == 1.0 else scale * q
-    log_decay = log_decay.float().expand(sequences, heads, *log_decay.shape[2:])
+    # Whole before it is saved for the slopes, so that it is not copied there once more.
+    log_decay = log_decay.float().expand(sequences, heads, *log_decay.shape[2:]).contiguous()
     skip = None if skip is None else skip.float().expand(sequences, heads)
     state = None if state is None else state.float()
     with torch.autocast(v.device.type, enabled=False):

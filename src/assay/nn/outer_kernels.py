@@ -46,6 +46,7 @@ from assay.nn.chunk_blocks import (
     sums,
     tile,
     to_seam,
+    unless_gone,
     weights_across,
     weights_of,
 )
@@ -276,9 +277,11 @@ def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b
         if CHANNEL:
             last += tl.sum(written, axis=0)[None, :]
             total = tl.cumsum(slope - pairs, axis=0, reverse=True) + last
+            total = unless_gone(total, g, at, dk, CHUNK, DK, True)
             put(d_log + head * time * dk, total, at, time, dk, CHUNK, DK)
         else:
             total = tl.cumsum(slope - tl.sum(pairs, axis=1), axis=0, reverse=True) + tl.sum(last) + tl.sum(written)
+            total = unless_gone(total, g, at, dk, CHUNK, DK, False)
             tl.store(d_log + head * time + rows, total, mask=rows < time)
 
 
