@@ -31,8 +31,6 @@ PAGE = Path(__file__).parent / "capacity.md"
 NAME = "icl.capacity"
 WIDTHS = (32, 64, 128)
 STEPS = 6000
-NEWER = ("kda", "rwkv7", "mlstm", "mesa")
-"""Mixers with a table of their own, since they were trained at one width, and some at an edge of their rates."""
 STATE = (16_000, 25_000)
 """Bytes of state between which every mixer but attention has a row."""
 
@@ -103,19 +101,15 @@ def ship(folder: Path) -> None:
     shipped.add(NAME, shipped.FOLDER, map(thin, of_models))
 
 
-def lines_of(
-    width: int, backend: str = "triton", *, steps: int = STEPS, convolved: bool = True, newer: bool = False
-) -> list[Line]:
-    """The mixers of one width, in one layer with a short convolution or in two without, as their report orders them;
-    those of NEWER, or all others."""
+def lines_of(width: int, backend: str = "triton", *, steps: int = STEPS, convolved: bool = True) -> list[Line]:
+    """The mixers of one width, in one layer with a short convolution or in two without, as their report orders them."""
     layers = 1 if convolved else 2
 
     def wanted(record: Record) -> bool:
         model, train = record.run.options["model"], record.run.options["train"]
         mixer = model["seq_mixer"]
         asked = (model["model_dim"], model["num_layers"], train["max_steps"], has_convolution(mixer))
-        same = record.run.numerics.backend == backend and asked == (width, layers, steps, convolved)
-        return same and (mixer["name"] in NEWER) == newer
+        return record.run.numerics.backend == backend and asked == (width, layers, steps, convolved)
 
     rows = trained(filter(wanted, shipped.records(NAME)))
     out = Section("icl")
@@ -136,7 +130,11 @@ def grid(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def overview(lines: Mapping[int, list[Line]]) -> str:
     """K90 by mixer and width; most bits at d = 64 first."""
     by_name = {width: {line.name: line for line in own} for width, own in lines.items()}
-    cells = [[f"`{one.name}`", *(by_name[width][one.name].held() for width in lines)] for one in lines[64]]
+
+    def held(name: str, width: int) -> str:
+        return by_name[width][name].held() if name in by_name[width] else "-"
+
+    cells = [[f"`{one.name}`", *(held(one.name, width) for width in lines)] for one in lines[64]]
     return grid(["mixer", *(f"d = {width}" for width in lines)], cells)
 
 
@@ -258,8 +256,8 @@ def block() -> str:
     floor, ceiling = untrained["(1/K, a guess)"]["K90"], untrained["(oracle)"]
     bounds = f"A guess (1/K) has a K90 of {floor}; the exact lookup {ceiling['K90']}, and {ceiling[BEYOND]:.0f} bits."
     unsteady = by_rate(next(line for line in lines[128] if line.name == "linear_attention"))
-    of_gated = [line for own in lines.values() for line in own if line.name == "gated_delta_net"]
-    by_seed = f"Seeds of `gated_delta_net` that learn at each rate, and K90 of those:\n\n{by_every_rate(of_gated)}"
+    some_fail = [line for own in lines.values() for line in own if line.name in ("gated_delta_net", "kda")]
+    by_seed = f"Seeds of two mixers that learn at each rate, and K90 of those:\n\n{by_every_rate(some_fail)}"
     ranks = "\n".join(f"- {told(width, own)}" for width, own in lines.items())
     details = [part for width, own in lines.items() for part in (f"d = {width}:", whole(own))]
     parts = [
@@ -272,6 +270,7 @@ def block() -> str:
         left_out(lines),
         unsteady,
         by_seed,
+        beside_memories(next(line for line in lines[64] if line.name == "mesa")),
         again(),
     ]
     return "\n\n".join([*parts, f"{setup_of(lines[64])}; {', '.join(map(str, seeds))} seeds."])
@@ -292,19 +291,16 @@ def without_convolution() -> str:
     return "\n\n".join([whole(lines, memories=False), rates, *said, f"{setup_of(lines)}."])
 
 
-def of_newer() -> str:
-    """The mixers of NEWER, at the width that was trained."""
-    lines = lines_of(64, newer=True)
-    rates = f"Seeds that learn at each rate, and K90 of those:\n\n{by_every_rate(lines)}"
-    solver = next(line for line in lines if line.name == "mesa")
-    runs = sorted((seed for rate in solver.row.tried for seed in solver.at(rate).seeds), key=lambda seed: seed.value)
-    beside = f"K90 of single runs of `mesa`: {runs[0]} to {runs[-1]}; of its untrained memories: {solver.memories()}."
-    return "\n\n".join([whole(lines), rates, to_add({64: lines}), left_out({64: lines}), beside])
+def beside_memories(line: Line) -> str:
+    """How far K90 of all its runs goes, and that of its untrained memories."""
+    runs = sorted((seed for rate in line.row.tried for seed in line.at(rate).seeds), key=lambda seed: seed.value)
+    return (
+        f"K90 of single runs of `{line.name}`: {runs[0]} to {runs[-1]}; of its untrained memories: {line.memories()}."
+    )
 
 
 def placed(page: str) -> str:
     page = between(page, "capacity", block())
-    page = between(page, "newer", of_newer())
     return between(page, "no-convolution", without_convolution())
 
 
