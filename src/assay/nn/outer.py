@@ -29,8 +29,8 @@ REGISTERS = {"slopes": 168}
 """Registers of a thread at most, by kernel, with one block of values in bf16 and 4 warps: fewer let more programs run
 side by side, and may be spilled."""
 ALL = 255
-"""The registers that a thread can have, for a kernel whose products are three of TF32 each: left to choose, the compiler
-gave `slopes` 32 of them, and each thread spilled 14 kB."""
+"""The most registers that a thread can have, for kernels whose products are three of TF32 each. Left to choose, the
+compiler gave `slopes` 32 of them, and each thread spilled 14 kB."""
 NORMED_REGISTERS = 128
 """Registers of a thread of `normed_slopes` that multiplies bf16: two programs share a multiprocessor, and hardly any
 register is spilled."""
