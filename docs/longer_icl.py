@@ -15,7 +15,7 @@ from assay.core.run import Record
 from assay.metrics.intervals import Interval, holm, paired_difference, paired_p, student_t
 from assay.report.text import with_interval
 from assay.studies.icl.capacity import BEYOND
-from assay.studies.icl.k90 import Capacity
+from assay.studies.icl.k90 import Capacity, crossing
 from assay.studies.icl.learning import curve, has_learned, sizes
 
 TIMES = (STEPS, 2 * STEPS, 4 * STEPS)
@@ -40,8 +40,23 @@ class Pair(NamedTuple):
         return all(last_step(record) < 2 * STEPS for record in self.longer.row.finished)
 
     def gain(self) -> Interval:
-        """Bits beyond the set, paired by seed."""
-        return paired_difference(self.longer.bits_at(self.rate), self.short.bits_at(self.rate))
+        """How far bits beyond the set rise, paired by seed."""
+        return paired_difference(*self.bits())
+
+    def bits(self) -> tuple[dict[int, float], dict[int, float]]:
+        """Bits beyond the set by seed, of the longer training first."""
+        return self.longer.bits_at(self.rate), self.short.bits_at(self.rate)
+
+    def ratio(self) -> Interval | None:
+        """How far log2 K90 rises, paired by seed; None where one lies beyond the sizes tried."""
+        longer, short = self._log_k90(self.longer), self._log_k90(self.short)
+        return paired_difference(longer, short) if longer and short else None
+
+    def _log_k90(self, line: Line) -> dict[int, float]:
+        found = {seed: crossing(sizes(line.row), curve(record)) for seed, record in line.row.tried[self.rate].items()}
+        if any(each.censored != "no" for each in found.values()):
+            return {}
+        return {seed: math.log2(each.value) for seed, each in found.items()}
 
 
 def pairs_of(width: int) -> Iterator[Pair]:
@@ -84,25 +99,29 @@ def rate_of(pair: Pair) -> str:
 
 
 def doubled(pairs: Sequence[Pair]) -> str:
-    """K90 of all seeds at one rate, after STEPS and after twice as many."""
+    """K90 of all seeds at one rate, after STEPS and after twice as many, and the gain in bits."""
+    adjusted = holm({place: paired_p(*pair.bits()) for place, pair in enumerate(pairs)})
     cells = []
-    for pair in pairs:
-        k90 = pair.short.at(pair.rate), pair.longer.at(pair.rate)
+    for place, pair in enumerate(pairs):
+        before, after = pair.short.at(pair.rate), pair.longer.at(pair.rate)
+        rises = " ↑" if (ratio := pair.ratio()) and ratio.low > 0 else ""
+        within = "yes" if settled(before, after) else "no"
         bits = with_interval(student_t(list(pair.longer.bits_at(pair.rate).values())), ".0f")
-        within = "yes" if settled(*k90) else "no"
-        cells.append([f"{pair.width}", f"`{pair.name}`", rate_of(pair), *map(closely, k90), within, bits])
-        cells[-1].append(signed(pair.gain()))
+        gain = f"{signed(pair.gain())}{' *' * (adjusted[place] < LEVEL)}"
+        held = [closely(before), f"{closely(after)}{rises}"]
+        cells.append([f"`{pair.name}`, {pair.width}", rate_of(pair), *held, within, bits, gain])
     titles = ("K90, 98M tokens", "196M tokens", "within the interval", f"{BEYOND}, 196M", "gain, paired")
-    return grid(["d", "mixer", "rate", *titles], cells)
+    return grid(["mixer, d", "rate", *titles], cells)
 
 
 def solved_early(pairs: Sequence[Pair]) -> str:
-    """Which mixers stopped before the end because they had solved it, and when."""
-    said = [
-        f"`{pair.name}` at d = {pair.width}, step {' or '.join(map(str, sorted(set(stops))))}"
-        for pair in pairs
-        if (stops := [last_step(record) for record in pair.longer.row.finished])
-    ]
+    """Which runs stopped before the end because they had solved every size, and when."""
+    said = []
+    for pair in pairs:
+        finished = pair.longer.row.finished
+        if stops := sorted(last_step(record) for record in finished if last_step(record) < 2 * STEPS):
+            some = f"{len(stops)} of {len(finished)} seeds of " if len(stops) < len(finished) else ""
+            said.append(f"{some}`{pair.name}` at d = {pair.width}, step {' and '.join(map(str, sorted(set(stops))))}")
     return f"Stopped early, since every size was solved: {'; '.join(said)}."
 
 
@@ -126,22 +145,7 @@ def order(pairs: Sequence[Pair]) -> str:
     before = paired_difference(one.short.bits_at(one.rate), other.short.bits_at(other.rate))
     after = paired_difference(one.longer.bits_at(one.rate), other.longer.bits_at(other.rate))
     told = f"{signed(before)} after 98M tokens and {signed(after)} after 196M tokens"
-    return f"Bits of `mamba2` less those of `delta_net` at d = 64: {told}."
-
-
-def rising(pairs: Sequence[Pair]) -> str:
-    """Which mixers have more bits after twice the training, by a t test over seeds, with Holm over the rows, and by
-    their own interval alone."""
-    tests = [paired_p(pair.longer.bits_at(pair.rate), pair.short.bits_at(pair.rate)) for pair in pairs]
-    adjusted = holm(dict(enumerate(tests)))
-    sure = {place for place, pair in enumerate(pairs) if pair.gain().low > 0 and adjusted[place] < LEVEL}
-    likely = {place for place, pair in enumerate(pairs) if pair.gain().low > 0} - sure
-
-    def named(places: set[int]) -> str:
-        return ", ".join(f"`{pairs[place].name}` at d = {pairs[place].width}" for place in sorted(places)) or "none"
-
-    told = f"Bits rise, by a paired t test over seeds and Holm over {len(pairs)} rows: {named(sure)}"
-    return f"{told}. By its own interval alone: {named(likely)}."
+    return f"Bits of `mamba2` less those of `delta_net` at d = 64, by the interval of this pair alone: {told}."
 
 
 def of_like_state(pairs: Sequence[Pair]) -> str:
@@ -168,8 +172,8 @@ def placed(page: str) -> str:
     pairs = [pair for width in WIDTHS for pair in pairs_of(width)]
     trained, solved = [pair for pair in pairs if not pair.solved], [pair for pair in pairs if pair.solved]
     middle = [pair for pair in trained if pair.width == 64]
-    said = [doubled(trained), rising(trained), of_like_state(trained), order(middle)]
-    said += [solved_early(solved), misses(middle)]
+    said = [doubled(trained), of_like_state(trained), order(middle)]
+    said += [solved_early([*solved, *trained]), misses(middle)]
     return between(between(page, "doubled", "\n\n".join(said)), "fourfold", fourfold())
 
 

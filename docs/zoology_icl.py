@@ -21,7 +21,7 @@ from assay.studies.icl.report import trained
 
 PAGE = Path(__file__).parent / "capacity.md"
 STEPS = (4500, 9000)
-COLUMNS = ("mixer", "d", "state, kB", "theirs", "rate", "156M tokens", "at one rate", "311M tokens", "published")
+COLUMNS = ("mixer, d", "state, kB (theirs)", "rate", "156M tokens", "at one rate", "311M tokens", "published")
 
 
 def in_zoology(record: Record) -> bool:
@@ -45,8 +45,8 @@ def block() -> str:
         found = [row.interval("accuracy", bounded=True), fixed, doubled.interval("accuracy", bounded=True)]
         scores = " | ".join(with_interval(each, ".3f") for each in found if each is not None)
         theirs = next(a.state_bytes for a in anchors() if a.ours == name and a.accuracy == published)
-        state = f"{4 * row.first['state_scalars'] / 1000:.1f} | {theirs / 1000:.1f}"
-        lines.append(f"| `{name}` | {width} | {state} | {chosen_rate(row)} | {scores} | {published} |")
+        state = f"{4 * row.first['state_scalars'] / 1000:.1f} ({theirs / 1000:.1f})"
+        lines.append(f"| `{name}`, {width} | {state} | {chosen_rate(row)} | {scores} | {published} |")
     return "\n".join([*lines, "", apart(short, long)])
 
 

@@ -92,6 +92,11 @@ class Mixer(Sized):
         """Return whether it knows the order without positions, by itself or by its convolution."""
         return self.ordered or self.conv > 1
 
+    def matrices(self, d_model: int) -> tuple[int, int, int] | None:
+        """Return heads, d_k and d_v of the matrices that it writes its values to, one of d_k x d_v per head; None where
+        it has no such matrices."""
+        return None
+
     def core(self, d_model: int, max_len: int) -> MixerModule:
         raise NotImplementedError(f"{type(self).__name__}.core")
 

@@ -1,5 +1,6 @@
 """Mixers with heads share these options, and recurrences with a matrix per head these ways to write and read it."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -83,7 +84,10 @@ class MatrixHeads(Mixer):
             raise UserError(f"{self.name}: expand_k={self.expand_k} and expand_v={self.expand_v} must be above 0.")
 
     def core_state(self, d_model: int, length: int) -> int:
-        return self.num_heads * self.key_dim(d_model) * self.value_dim(d_model)
+        return math.prod(self.matrices(d_model))
+
+    def matrices(self, d_model: int) -> tuple[int, int, int]:
+        return self.num_heads, self.key_dim(d_model), self.value_dim(d_model)
 
     def key_dim(self, d_model: int) -> int:
         return head_dim(int(self.expand_k * d_model), self.num_heads)

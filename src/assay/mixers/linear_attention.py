@@ -63,8 +63,12 @@ class LinearAttention(MatrixHeads):
         return MatrixMemory(heads, query_map, key_map, normalize=self.normalize)
 
     def core_state(self, d_model: int, length: int) -> int:
+        heads, features, values = self.matrices(d_model)
+        return heads * features * (values + self.normalize)
+
+    def matrices(self, d_model: int) -> tuple[int, int, int]:
         features = FEATURE_MAPS[self.feature_map].features(self.key_dim(d_model))
-        return self.num_heads * features * (self.value_dim(d_model) + self.normalize)
+        return self.num_heads, features, self.value_dim(d_model)
 
 
 class MatrixMemory(MixerModule):

@@ -67,6 +67,9 @@ class Mamba2(InnerConvolution):
     def core_state(self, d_model: int, length: int) -> int:
         return math.prod(self.heads(d_model)) * self.d_state
 
+    def matrices(self, d_model: int) -> tuple[int, int, int]:
+        return 1, self.d_state, math.prod(self.heads(d_model))  # heads share their keys: one matrix
+
     def convolved_channels(self, d_model: int) -> int:
         return math.prod(self.heads(d_model)) + 2 * self.d_state
 

@@ -68,6 +68,9 @@ class MLSTM(InnerConvolution):
     def core_state(self, d_model: int, length: int) -> int:
         return self.num_heads * (self.width(d_model) * (self.width(d_model) + 1) + 1)
 
+    def matrices(self, d_model: int) -> tuple[int, int, int]:
+        return self.num_heads, self.width(d_model), self.width(d_model)
+
     def convolved_channels(self, d_model: int) -> int:
         return self.num_heads * self.width(d_model)
 

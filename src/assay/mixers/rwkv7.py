@@ -53,7 +53,11 @@ class RWKV7(Mixer):
         return ShiftedMemory(d_model, self.num_heads, head_dim(d_model, self.num_heads))
 
     def core_state(self, d_model: int, length: int) -> int:
-        return d_model + self.num_heads * head_dim(d_model, self.num_heads) ** 2
+        return d_model + math.prod(self.matrices(d_model))
+
+    def matrices(self, d_model: int) -> tuple[int, int, int]:
+        width = head_dim(d_model, self.num_heads)
+        return self.num_heads, width, width
 
 
 class ShiftedMemory(MixerModule):

@@ -55,7 +55,7 @@ def capacity(found: Sequence[Row], out: Report) -> None:
 
 def has_convolution(mixer: Mapping[str, Any]) -> bool:
     """Return whether the mixer, or a mixer inside it, has or is a short convolution."""
-    own = mixer.get("conv", 0) > 0 or mixer["name"] in CONVOLUTIONS
+    own = mixer.get("conv", 0) > 1 or mixer["name"] in CONVOLUTIONS
     return own or any(has_convolution(member) for member in mixer.get("pattern", ()))
 
 
@@ -201,7 +201,7 @@ def _memories(found: Sequence[Row]) -> list[dict[str, Any]]:
                 recall = memory_curve(rule, shape, pairs, vocab - vocab // 2)
                 made[rule, shape, pairs] = {
                     "seq_mixer": f"({rule}, {shape})", "K90": str(crossing(pairs, recall)), "accuracy": fmean(recall),
-                    "state bytes": 4 * shape.scalars,
+                    "state bytes": 4 * shape.scalars(rule),
                 }  # fmt: skip
     return list(made.values())
 

@@ -24,7 +24,7 @@ QUESTIONS = 1024
 
 @dataclass(frozen=True, order=True)
 class MemoryShape:
-    """The matrices that a mixer carries: one of d_k x d_v per head."""
+    """The matrices that a mixer writes its values to: one of d_k x d_v per head."""
 
     heads: int
     d_k: int
@@ -33,22 +33,18 @@ class MemoryShape:
     def __str__(self) -> str:
         return f"{self.heads} x {self.d_k} x {self.d_v}" if self.heads > 1 else f"{self.d_k} x {self.d_v}"
 
-    @property
-    def scalars(self) -> int:
-        return self.heads * self.d_k * self.d_v
+    def scalars(self, rule: Rule) -> int:
+        """Return what the memory carries: least squares needs the sums of k k^T beside those of k v^T."""
+        return self.heads * self.d_k * (self.d_v + (self.d_k if rule == "least squares" else 0))
 
 
 def memory_shape(mixer: Mapping[str, Any], d_model: int) -> MemoryShape | None:
     """Return the matrices of a mixer by its spec; None where it has none, or is not installed as it was recorded."""
     try:
-        own: Any = mixers.load(mixer)
+        found = mixers.load(mixer).matrices(d_model)
     except UserError:
         return None
-    if hasattr(own, "key_dim") and hasattr(own, "value_dim"):
-        return MemoryShape(own.num_heads, own.key_dim(d_model), own.value_dim(d_model))
-    if hasattr(own, "d_state"):  # heads that share their keys are one matrix
-        return MemoryShape(1, own.d_state, own.core_state(d_model, 1) // own.d_state)
-    return None
+    return MemoryShape(*found) if found else None
 
 
 @lru_cache(maxsize=256)
