@@ -302,21 +302,20 @@ def beside_memories(line: Line) -> str:
     runs = sorted((seed for rate in line.row.tried for seed in line.at(rate).seeds), key=lambda seed: seed.value)
     shape = memory_shape(line.row.options["model"]["seq_mixer"], line.row.options["model"]["model_dim"])
     assert shape is not None
-    squares = (
-        f"{untrained('least squares', shape, sizes(line.row))} ({4 * shape.scalars('least squares') / 1000:.0f} kB)"
-    )
-    hebbian = [
-        f"{untrained('hebbian', each, sizes(line.row))} ({each}, {4 * each.scalars('hebbian') / 1000:.0f} kB)"
-        for each in (shape, replace(shape, d_v=shape.d_v + shape.d_k))
-    ]
+
+    def held(rule: Rule, own: MemoryShape) -> str:
+        return f"{untrained(rule, own, sizes(line.row))} ({own}, {4 * own.scalars(rule) / 1000:.0f} kB)"
+
+    whole_state = replace(shape, d_v=shape.d_v + shape.d_k)
     return (
         f"K90 of single runs of `{line.name}` ({kilobytes(line)}): {runs[0]} to {runs[-1]}. Of untrained memories: "
-        f"least squares with its Gram matrix {squares}; Hebbian {' and '.join(hebbian)}."
+        f"least squares with its Gram matrix {held('least squares', shape)}; Hebbian {held('hebbian', shape)} and "
+        f"{held('hebbian', whole_state)}."
     )
 
 
 def between_sizes(lines: Sequence[Line]) -> str:
-    """How far K90 by the sizes asked for lies from K90 by all sizes, where recall at those is known without training."""
+    """How far K90 by the sizes asked for lies from K90 by more sizes, where recall is known without training."""
     asked = sizes(lines[0].row)
     every = range(asked[0], asked[-1] + 1)
     few, many = (crossing(pairs, [in_window(size) for size in pairs]) for pairs in (asked, every))
@@ -328,8 +327,8 @@ def between_sizes(lines: Sequence[Line]) -> str:
 
 
 def in_window(pairs: int) -> float:
-    """The share of questions whose value is in the window: pair i stands 2 (K - i) tokens before the first question, and
-    each question takes two."""
+    """The share of questions whose value is in the window: pair i stands 2 (K - i) tokens before the first question,
+    and each question takes two."""
     near = sum(pairs + asked - shown <= WINDOW // 2 for asked in range(pairs) for shown in range(pairs))
     return near / pairs**2
 
