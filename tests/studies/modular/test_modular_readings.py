@@ -36,10 +36,10 @@ def test_a_saved_sweep_is_compared_by_every_measure(cli_json: Callable[..., Any]
     for name in ("TN", "activation"):
         matrix = np.load(sweep.parent / f"{name[:3].lower().strip()}_similarity.npy")
         upper = matrix[np.triu_indices(10, 1)]
-        assert rows[name]["all pairs"] == pytest.approx(upper.mean())
+        assert rows[name]["all pairs"]["mean"] == pytest.approx(upper.mean())
         same = [matrix[i, i + 1] for i in range(0, 10, 2)]
         assert rows[name]["same width"] == pytest.approx(np.mean(same))
-        assert 1 / 21 <= rows[name]["p (width)"] <= 1
+        assert rows[name]["p (width)"] == 1, "the least p of 20 permutations, 1/21, times 44 of the table"
     assert all({"scrambled", "same band", "beyond (band)", "beyond (width)"} <= set(row) for row in rows.values())
     assert rows["TN, best image"]["untrained"] > rows["TN, reachable, centred"]["untrained"], "a maximum flatters"
     assert {row["one"] + row["other"] for row in found["tables"]["agreement"]} == {
@@ -221,3 +221,7 @@ def test_the_interval_over_pairs_is_that_of_leaving_models_out() -> None:
     assert found.mean == pytest.approx(mean(list(range(8)))) and found.n == 28
     assert found.high == pytest.approx(found.mean + 2.3646 * error, abs=1e-4) and found.low is not None
     assert measures.mean_over_pairs(matrix[:2, :2]) == Interval(float(matrix[0, 1]), None, None, 1)
+    some = np.zeros_like(matrix, dtype=bool)
+    some[:5, :5] = True
+    assert measures.mean_over(matrix, some) == measures.mean_over_pairs(matrix[:5, :5]), "of a group as of it alone"
+    assert measures.mean_over(matrix, np.zeros_like(some)) is None

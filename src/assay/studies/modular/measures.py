@@ -79,6 +79,10 @@ def spec_matrices(models: Models, n_evecs: int = 4) -> dict[str, Matrix]:
     return {name: matrix for m in quick for name, matrix in zip(m.names, m.compute(models), strict=True)}
 
 
+P_VALUES = ("p (width)", "p (band)", "p (|d - d'|)", "p (min)")
+"""The columns of `summary` that are the p of a permutation test."""
+
+
 def bands(widths: Sequence[int], count: int) -> list[int]:
     """Assign each width to one of `count` bands, with as many different widths in each."""
     distinct = sorted(set(widths))
@@ -129,14 +133,24 @@ def groups(accuracies: Sequence[float]) -> dict[str, np.ndarray]:
 
 
 def mean_over_pairs(matrix: Matrix) -> Interval:
-    """The mean over pairs of different models, with the 95 % interval of leaving out a model at a time: pairs that
-    share a model are not independent. No interval of fewer than three models."""
-    N, upper = len(matrix), np.triu_indices(len(matrix), k=1)
-    mean, pairs = float(matrix[upper].mean()), len(upper[0])
-    if N < 3:
-        return Interval(mean, None, None, pairs)
-    off = matrix * (1 - np.eye(N))
-    return jackknife(mean, (off.sum() - 2 * off.sum(axis=1)) / ((N - 1) * (N - 2)), n=pairs)
+    """Return the mean over all pairs of different models, with its interval."""
+    found = mean_over(matrix, np.ones_like(matrix, dtype=bool))
+    assert found is not None, "a matrix of one model has no pairs"
+    return found
+
+
+def mean_over(matrix: Matrix, chosen: np.ndarray) -> Interval | None:
+    """Return the mean over the chosen pairs of different models; None where none is chosen. Its 95 % interval leaves
+    out a model at a time, since pairs that share a model are not independent: there is none for fewer than three."""
+    chosen = chosen & ~np.eye(len(matrix), dtype=bool)
+    sums, counts = np.where(chosen, matrix, 0.0).sum(axis=1), chosen.sum(axis=1)
+    total, pairs, of_a_pair = sums.sum() / 2, int(counts.sum()) // 2, counts > 0
+    if not pairs:
+        return None
+    left = (pairs - counts)[of_a_pair]
+    if of_a_pair.sum() < 3 or not left.all():
+        return Interval(float(total / pairs), None, None, pairs)
+    return jackknife(float(total / pairs), (total - sums[of_a_pair]) / left, n=pairs)
 
 
 def jackknife(whole: float, without: Sequence[float], *, n: int) -> Interval:
@@ -147,12 +161,6 @@ def jackknife(whole: float, without: Sequence[float], *, n: int) -> Interval:
     error = np.sqrt((N - 1) / N * ((np.asarray(without) - np.mean(without)) ** 2).sum())
     half = float(stdtrit(N - 1, 0.975) * error)
     return Interval(whole, whole - half, whole + half, n)
-
-
-def mean_over(matrix: Matrix, chosen: np.ndarray) -> float | None:
-    """The mean over the chosen pairs of different models; None where none is chosen."""
-    upper = np.triu(chosen, k=1)
-    return float(matrix[upper].mean()) if upper.any() else None
 
 
 def by_width(matrix: Matrix, keys: Sequence[Key]) -> Iterator[dict[str, Any]]:

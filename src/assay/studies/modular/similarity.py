@@ -14,6 +14,7 @@ import numpy as np
 
 from assay.core.errors import UserError
 from assay.core.study import Reading, Report
+from assay.metrics.intervals import holm
 from assay.nn.random import stream
 from assay.report.charts import interval_lines
 from assay.studies import studies
@@ -26,7 +27,17 @@ from assay.studies.modular.matrices import (
     load_or_compute_tn_similarity,
     weights_of,
 )
-from assay.studies.modular.measures import Matrix, Measure, groups, mean_over, measures, spec_matrices, summary, thinned
+from assay.studies.modular.measures import (
+    P_VALUES,
+    Matrix,
+    Measure,
+    groups,
+    mean_over,
+    measures,
+    spec_matrices,
+    summary,
+    thinned,
+)
 from assay.studies.modular.metrics.distances import compare_metrics, cosine_similarity_to_metric, divergence_to_metric
 from assay.studies.modular.metrics.frequency_law import phase_scrambled
 from assay.studies.modular.metrics.permutation import mantel
@@ -39,12 +50,21 @@ NOTE = (
     "TN (tensor network): the weights compared as one symmetric tensor per model, by their cosine. "
     "Means over pairs of different models; JS is a divergence, so small is alike. beyond: the same difference once "
     "each model's own strength is taken out, since models that are like everything are like each other; p (width), p "
-    "(band): of so large a one, models or whole widths permuted. Other p: of so large a correlation. bands: quarters "
+    "(band): of so large a one, models or whole widths permuted. Other p: of so large a correlation. All p are after "
+    "Holm over this table. ±: the 95 % interval of leaving out a model at a time. bands: quarters "
     "of the widths, or fewer parts of fewer than 8, pairs of one width left out: blocks by size would show there. both "
     ">= 0.95, both perfect: pairs of models by their validation accuracy. untrained: the mean over all pairs, or over "
     "those of the group named, for fresh models of the same widths; scrambled: for these models, the phases of every "
     "unit drawn anew and its power at every frequency kept. 'best image' is a maximum over all symmetries of addition "
     "there too. reachable: entries that some input meets; centred: without what is added to all outputs."
+)
+
+LEAD = ("measure", "all pairs", "same width", "other widths", "beyond (width)", "p (width)", "scrambled")
+LEAD_NOTE = (
+    "Means over pairs of different models, ± the 95 % interval of leaving out a model at a time; JS is a divergence, so "
+    "small is alike. beyond (width): same width less other widths once each model's own strength is taken out; p "
+    "(width): of so large a one with models permuted, after Holm over all p of the whole table. scrambled: these "
+    "models with the phases of every unit drawn anew, a floor."
 )
 
 
@@ -84,7 +104,9 @@ class Similarity(Reading):
         whole = self._matrices(sweep)
         some = thinned(sweep, self.most)
         rows = [row for measure in measures(self.n_evecs) for row in self._rows(measure, sweep, some, whole)]
-        out.table("similarity", rows, formats=dict.fromkeys(set(rows[0]) - {"models"}, ".3f"), note=NOTE)
+        correct(rows)
+        formats = dict.fromkeys(set(rows[0]) - {"models"}, ".3f")
+        out.table("similarity", rows, formats=formats, lead=LEAD, note=NOTE, lead_note=LEAD_NOTE)
         distances = {
             "TN": cosine_similarity_to_metric(whole["TN"]),
             "activation": cosine_similarity_to_metric(whole["activation"]),
@@ -114,6 +136,13 @@ class Similarity(Reading):
             yield row | floor
 
 
+def correct(rows: Sequence[dict[str, Any]]) -> None:
+    """Correct all p of the table for each other (Holm)."""
+    found = {(place, name): row[name] for place, row in enumerate(rows) for name in P_VALUES if row[name] is not None}
+    for (place, name), p in holm(found).items():
+        rows[place][name] = p
+
+
 def floors(measure: Measure, sweep: SweepResults) -> list[dict[str, float | None]]:
     """Measure untrained models, whose spectra are flat, and these models with scrambled phases, whose spectra are the
     learnt ones. The means are over the same pairs as for the trained models: all, and those that answer well."""
@@ -122,9 +151,10 @@ def floors(measure: Measure, sweep: SweepResults) -> list[dict[str, float | None
     chosen = groups(list(sweep.val_accs.values()))
     return [
         {
-            name if group == "all pairs" else f"{name}, {group}": mean_over(own[place], pairs)
+            name if group == "all pairs" else f"{name}, {group}": mean.mean if mean else None
             for group, pairs in chosen.items()
             for name, own in found.items()
+            for mean in (mean_over(own[place], pairs),)
         }
         for place in range(len(measure.names))
     ]
