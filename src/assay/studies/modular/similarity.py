@@ -61,8 +61,8 @@ NOTE = (
 
 LEAD = ("measure", "all pairs", "same width", "other widths", "beyond (width)", "p (width)", "scrambled")
 LEAD_NOTE = (
-    "Means over pairs of different models, ± the 95 % interval of leaving out a model at a time; JS is a divergence, so "
-    "small is alike. beyond (width): same width less other widths once each model's own strength is taken out; p "
+    "Means over pairs of different models, ± the 95 % interval of leaving out a model at a time; JS is a divergence, "
+    "so small is alike. beyond (width): same width less other widths once each model's own strength is taken out; p "
     "(width): of so large a one with models permuted, after Holm over all p of the whole table. scrambled: these "
     "models with the phases of every unit drawn anew, a floor."
 )
