@@ -243,6 +243,17 @@ def test_dry_run_computes_nothing_and_estimates_from_stored_costs(cli: Cli, tmp_
     assert "4 to run (about 0 s)" in cli(*words, "--dry-run")[1]
 
 
+def test_a_checkpoint_that_an_interrupted_command_left_is_announced(cli: Cli, tmp_path: Path) -> None:
+    words = ["toy", "--plugin", TOY, "--executor", "serial", "--out", tmp_path, "--dry-run"]
+    planned = [line.split()[0] for line in cli(*words)[1].splitlines()[:2]]
+    for said, run_id in zip(("1 checkpoint to resume from", "2 checkpoints to resume from"), planned, strict=True):
+        folder = tmp_path / ".store" / "toy" / run_id
+        folder.mkdir(parents=True)
+        (folder / "checkpoint").touch()
+        assert f"6 to run (no estimate: nothing like it is stored, {said})" in cli(*words)[1]
+    assert "checkpoint" not in cli(*words, "--force")[1], "which starts anew"
+
+
 def test_a_failed_run_is_named_with_its_reason_and_the_exit_code_is_1(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "x=2").write_text("raise always")
     words = ["toy", "--plugin", TOY, "--executor", "serial", "--out", tmp_path, "--trap", tmp_path]

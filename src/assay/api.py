@@ -136,7 +136,10 @@ class Session:
         known = [] if self.title else [self._about()]  # whoever names a plan has said how long it takes
         stores = [f"{size(self.disk)} to store"] if self.disk >= WORTH_SAYING else []
         grouped = f" in {len(jobs)} cohorts" if len(jobs) < len(self.todo) else ""
-        beside = f" ({', '.join([*known, *stores])})" if known or stores else ""
+        kept = 0 if self.execution.force else sum(map(self.store.has_checkpoint, self.todo))
+        resumed = [f"{kept} checkpoint{'s' * (kept > 1)} to resume from"] if kept else []
+        said = [*known, *resumed, *stores]
+        beside = f" ({', '.join(said)})" if said else ""
         return f"{text}, {len(self.todo)} to run{grouped}{beside}"
 
     def _about(self) -> str:

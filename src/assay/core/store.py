@@ -145,6 +145,10 @@ class Store:
             self.drop_checkpoint(record.run)
         return dataclasses.replace(record, folder=self.folder(record.run))
 
+    def has_checkpoint(self, run: Run) -> bool:
+        """Return whether an interrupted process left a checkpoint beside the run; it may be of other runs besides."""
+        return (self.folder(run) / CHECKPOINT).exists()
+
     def drop_checkpoint(self, run: Run) -> None:
         """Remove the checkpoint: the run is stored, or starts anew."""
         with disk_errors(self.folder(run)):
