@@ -1,10 +1,14 @@
-"""The short convolution against a loop over time and taps."""
+"""The short convolution against a loop over time and taps, and its Triton kernels against that of torch. The kernels
+need a GPU, or Triton's interpreter."""
 
 import pytest
 import torch
+from torch import Tensor
 
+from assay.nn import scan
 from assay.nn.convolution import ShortConvolution, short_convolution
 from assay.nn.random import initialised_from, stream
+from triton_device import DEVICE, needs_triton, worst
 
 
 def made(kernel, **options):
@@ -55,3 +59,29 @@ def test_where_there_is_no_convolution_its_place_changes_and_carries_nothing():
     place = short_convolution(5, 0)
     x = torch.randn(2, 9, 5, generator=stream(0, "x"))
     assert place(x) is x and place.step(x[:, 0], place.init_state(2))[1] == () and not list(place.parameters())
+
+
+@needs_triton
+@pytest.mark.parametrize(("size", "kernel"), [((2, 9, 5), 1), ((3, 70, 48), 4), ((2, 130, 200), 3)])
+def test_kernels_agree_with_shifted_products_alone_and_in_a_bank(
+    size: tuple[int, int, int], kernel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a bias, as on Mamba-2's u, B and C; gradients of tokens, weights and bias included."""
+    models = 2
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    module = ShortConvolution(size[-1], kernel, bias=True).to(DEVICE)
+    names = ("x", "weight", "bias")
+    shapes = size, (size[-1], kernel), (size[-1],)
+    drawn = [torch.randn(models, *shape, generator=rng, device=DEVICE).requires_grad_() for shape in shapes]
+
+    def run(x: Tensor, *weights: Tensor) -> Tensor:
+        return torch.func.functional_call(module, dict(zip(names[1:], weights, strict=True)), x)
+
+    def found(together: bool) -> list[Tensor]:
+        y = torch.vmap(run)(*drawn) if together else torch.stack([run(*x) for x in zip(*drawn, strict=True)])
+        return [y, *torch.autograd.grad(y.square().sum(), drawn)]
+
+    wanted = [x.double() for x in found(False)]
+    monkeypatch.setattr(scan, "backend", "triton")
+    assert worst(found(False), wanted) < 2e-5
+    assert worst(found(True), wanted) < 2e-5

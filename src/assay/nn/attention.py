@@ -11,7 +11,7 @@ from torch.nn.functional import linear, pad, scaled_dot_product_attention, silu
 
 from assay.nn.axes import Keys, Memory, Queries, Read, Token, Tokens, Values
 from assay.nn.convolution import short_convolution
-from assay.nn.fused import ALIGNED, WINDOWED, Part, Plan, fused, head_kernels, window_kernels
+from assay.nn.fused import ALIGNED, WINDOWED, Part, Plan, fused, head_kernels, rotary_kernels, window_kernels
 from assay.nn.rotary import rotate
 from assay.nn.scan import unit
 from assay.nn.whole import whole
@@ -89,7 +89,7 @@ class HeadProjections(nn.Module):
         )
         angles = None
         if self.finish == "rotary":
-            angles = head_kernels.angles(projected.shape[1], self.key_dim, projected.device)
+            angles = rotary_kernels.angles(projected.shape[1], self.key_dim, projected.device)
         weight, bias = self.convolution.weight, self.convolution.bias
         return head_kernels.heads(projected, weight, bias, angles, Plan(parts, self.swish, filling))
 

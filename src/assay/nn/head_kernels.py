@@ -8,7 +8,6 @@ they are. A row of a block walks along a stretch of tokens, and carries what the
 backward a slope of x is whole when the tokens after it have added to it.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from torch.autograd.function import once_differentiable
 
 from assay.nn.fused import Part, Plan
 from assay.nn.head_blocks import Kernels, also, block_of, nothing, sigmoid
-from assay.nn.rotary import BASE
 
 NUMBERS = 512
 """Numbers in a block of rows of one head: each row is a token of another stretch, and walks along that."""
@@ -29,8 +27,6 @@ TOKENS = {"convolved": 8, "plain": 4}
 STRETCH = {"convolved": (16, 64), "plain": (8, 8)}
 """Tokens of a stretch at most, forward and backward. Backward each has as many more to see as a convolution has before
 it; without one nothing is carried along a stretch."""
-ANGLES = 256
-"""Angles that a program makes."""
 PROGRAMS = {"convolved": 256, "plain": 1024}
 """Programs that share the tokens of a model backward, and have sums of their own for the weights' gradient."""
 
@@ -47,14 +43,6 @@ def heads(
     cos, sin = turns or (None, None)
     own = (None if given is None else given[None] for given in (weight, bias))
     return [found.squeeze(0) for found in _Heads.apply(x[None], *own, cos, sin, plan)]
-
-
-def angles(time: int, d: int, device: torch.device) -> tuple[Float[Tensor, "time half"], Float[Tensor, "time half"]]:
-    """Return what `rotary.turns` does in float32: one kernel in the place of eight, each of which takes longer to start
-    than to run."""
-    cos, sin = (torch.empty(time, d // 2, device=device) for _ in range(2))
-    _angles[(triton.cdiv(cos.numel(), ANGLES),)](cos, sin, cos.numel(), d // 2, math.log2(BASE), ANGLES)
-    return cos, sin
 
 
 class _Heads(Kernels):
@@ -145,15 +133,6 @@ class Run:
         total = sums.sum(dim=1)
         d_bias = None if self.bias is None else total[..., -1].to(self.bias.dtype)
         return dx, total[..., : self.taps].to(self.weight.dtype), d_bias
-
-
-@triton.jit(do_not_specialize=["numbers"])
-def _angles(cos, sin, numbers, half, OCTAVES: tl.constexpr, BLOCK: tl.constexpr):
-    """Angles are float64: those of late positions are large, and their digits behind the point are few."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    angle = (at // half).to(tl.float64) * tl.exp2((at % half).to(tl.float64) / half * -OCTAVES)
-    tl.store(cos + at, tl.cos(angle).to(tl.float32), mask=at < numbers)
-    tl.store(sin + at, tl.sin(angle).to(tl.float32), mask=at < numbers)
 
 
 @triton.jit
