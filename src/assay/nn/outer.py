@@ -28,9 +28,9 @@ merged."""
 REGISTERS = {"slopes": 168}
 """Registers of a thread at most, by kernel, with one block of values in bf16 and 4 warps: fewer let more programs run
 side by side, and may be spilled."""
-ALL = 255
-"""The most registers that a thread can have, for kernels whose products are three of TF32 each. Left to choose, the
-compiler gave `slopes` 32 of them, and each thread spilled 14 kB."""
+MOST_REGISTERS = 255
+"""The most registers that a thread can have, for `slopes` where its products are three of TF32 each. Left to choose,
+the compiler gave it 32 of them, and each thread spilled 14 kB."""
 NORMED_REGISTERS = 128
 """Registers of a thread of `normed_slopes` that multiplies bf16: two programs share a multiprocessor, and hardly any
 register is spilled."""
@@ -144,7 +144,7 @@ class Chunks:
         warps = (WIDE_WARPS if wide else WARPS)[kernel]
         one = block == width_of(self.shape[-1]) and self.kinds["DOT"] == "bf16" and warps == 4 and not levels
         few = {"maxnreg": REGISTERS[kernel]} if one and kernel in REGISTERS else {}
-        few = {"maxnreg": ALL} if self.kinds["DOT"] == "tf32x3" else few
+        few = {"maxnreg": MOST_REGISTERS} if (kernel, self.kinds["DOT"]) == ("slopes", "tf32x3") else few
         shape = {"CHUNK": self.chunk, "DK": self.key, "BV": block}
         return {**shape, "num_warps": warps, "num_stages": 1, **few, **self.kinds}
 
