@@ -28,7 +28,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 # What benchmarks share, scripts that make a store or a text for one of them, and one that needs SAELens (`make peers`).
-BENCH_HELPERS := %/measuring.py %/device_time.py %/stored.py %/debian_text.py %/saelens.py
+BENCH_HELPERS := %/measuring.py %/device_time.py %/worker.py %/stored.py %/debian_text.py %/saelens.py
 bench: $(VENV)/.assay
 	missed=0; for script in $(filter-out $(BENCH_HELPERS),$(sort $(wildcard benchmarks/*.py))); do \
 	  $(BIN)/python $$script || missed=1; done; exit $$missed

@@ -5,7 +5,8 @@
                                      [--without PART ...] [--limit S]
 
 train    one layer of width 256 with 4 heads on 32,768 tokens, forward and backward, bf16 autocast, as a CUDA graph:
-         tokens per second, and over attention's
+         tokens per second, and over attention's; for recurrent mixers, at which lengths they meet their goals: .5 of
+         attention's speed at 256 tokens, .8 at 1024, 2 at 4096
 parts    the device time of a training step by kernel, from the profiler: products, the convolution on the heads, the
          scan, norm and gate, decays, and the rest (element by element, copies, casts)
 check    error of a layer's outputs and of its worst gradient under bf16 autocast, by the kernels / by torch, as a share
@@ -25,10 +26,8 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ import torch
 from device_time import timed
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
+from worker import Asked, Late, Worker
 
 from assay.mixers import mixers
 from assay.mixers.base import State, state_scalars
@@ -66,7 +66,7 @@ PARTS = ("gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_n
          "sliding_window")  # fmt: skip
 KERNELS = {
     "products": ("gemm", "nvjet", "cutlass", "cublas", "wgmma", "splitk"),
-    "heads": ("_written", "_slopes", "_convolved", "_weights", "_replaced", "_features"),
+    "heads": ("_written", "_slopes", "_convolved", "_weights", "_replaced", "_features", "_angles"),
     "scan": ("cumulate", "overlaps", "solve", "written", "carry", "carried", "outputs", "slopes", "_taylor", "_window",
              "pulled", "passed"),
     "norm and gate": ("_read", "_gated_normed", "_recalled", "_held"),
@@ -76,6 +76,10 @@ KERNELS = {
 fits. "rest" is everything else."""
 CALLS, ROUNDS, COMPILERS = 4, 3, 17
 """Calls and rounds are few, for a graph's replay hardly varies; so many processes compile at once."""
+GOALS = {256: 0.5, 1024: 0.8, 4096: 2.0}
+"""Share of attention's speed that recurrent mixers should have, by the tokens of a sequence."""
+WITHOUT_GOALS = ("attention", "sliding_window", "hyena", "base_conv")
+"""Mixers that are not recurrent."""
 TRAINING = 0.75
 """Share of the time after that in which training is measured, so that some is left for parts and decoding."""
 
@@ -107,76 +111,43 @@ def training_time(label: str, length: int, backend: str) -> dict[str, Any]:
 
 
 def trained(
-    labels: Sequence[str], lengths: Sequence[int], backends: Sequence[str], ask: "Asked", late: "Late"
+    labels: Sequence[str], lengths: Sequence[int], backends: Sequence[str], ask: Asked, late: Late
 ) -> Iterator[dict]:
-    base: dict[int, float] = {}
+    base: dict[int, tuple[str, float]] = {}
     for label in labels:
         for backend in backends:
             row: dict[str, Any] = {"mixer": label, "backend": backend}
+            over_attention: dict[int, float] = {}
             for length in lengths:
                 found = ask(late, training_time, label, length, backend)
                 if isinstance(found, dict):
-                    base.setdefault(length, found["ms"])
-                    speeds = {"tokens/s": TOKENS / found["ms"] * 1e3, "over attention": base[length] / found["ms"]}
+                    first, took = base.setdefault(length, (label, found["ms"]))
+                    over = took / found["ms"]
+                    if name_of(first) == "attention":
+                        over_attention[length] = over
+                    speeds = {"tokens/s": TOKENS / found["ms"] * 1e3, "over attention": over}
                     found = {**speeds, "graph": found["graph"]}
                 row[f"L = {length}"] = found
-            yield row
+            yield {**row, "goals": goals(label, over_attention)}
 
 
-Asked = Callable[..., Any]
-"""Asks a worker: (late, function, arguments) -> what it returns, or in one line why there is nothing."""
+def goals(label: str, over_attention: dict[int, float]) -> str:
+    """Return at which lengths a mixer meets its goals, "-" where it has none or none was measured."""
+    judged = [length for length in GOALS if length in over_attention]
+    if name_of(label) in WITHOUT_GOALS or not judged:
+        return "-"
+    met = [str(length) for length in judged if over_attention[length] >= GOALS[length]]
+    return f"met at {' and '.join(met)}" if met else "none met"
 
 
-class Worker:
-    """A process that measures. One in which something failed is replaced, so that a mixer that does not run costs its
-    own cell alone."""
-
-    def __init__(self, initializer: Callable[[], None] | None = None) -> None:
-        self.initializer = initializer
-        self.pool: ProcessPoolExecutor | None = None
-
-    def ask(self, late: "Late", measure: Callable[..., Any], *arguments: Any) -> Any:
-        if late():
-            return "no time"
-        if self.pool is None:
-            self.pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=self.initializer)
-        try:
-            found = self.pool.submit(measure, *arguments).result()
-        except Exception as error:  # noqa: BLE001 - a process that died raises here too
-            self.close()
-            return one_line(error)
-        if isinstance(found, dict) and not found.get("graph", True):
-            self.close()
-        return found
-
-    def close(self) -> None:
-        if self.pool is not None:
-            self.pool.shutdown()
-            self.pool = None
+def name_of(label: str) -> str:
+    return label.partition(":")[0]
 
 
 def begin(without: Sequence[str]) -> None:
     """Prepare a process that measures: torch's warnings would stand between the lines of the tables."""
     warnings.simplefilter("ignore")
     fused.FUSED -= set(without)
-
-
-def one_line(error: Exception) -> str:
-    said = str(error).strip().splitlines()
-    return (said[0] if said else type(error).__name__)[:80]
-
-
-class Late:
-    """Whether the time for all of it is over."""
-
-    def __init__(self, seconds: float) -> None:
-        self.end = time.monotonic() + seconds
-
-    def left(self) -> float:
-        return self.end - time.monotonic()
-
-    def __call__(self) -> bool:
-        return self.left() < 0
 
 
 def parts(label: str, length: int) -> dict[str, Any]:
@@ -313,10 +284,10 @@ def measured(given: argparse.Namespace, ask: Asked, late: Late, found: dict[str,
     def training() -> Iterator[Sequence[str]]:
         for row in trained(given.mixers, given.lengths, given.backends, ask, Late(late.left() * TRAINING)):
             found["train"].append(row)
-            yield row["mixer"], row["backend"], *(cell(row[column]) for column in columns)
+            yield row["mixer"], row["backend"], *(cell(row[column]) for column in columns), row["goals"]
 
     def parted() -> Iterator[Sequence[str]]:
-        for label in (label for label in given.mixers if label.partition(":")[0] in given.parts):
+        for label in (label for label in given.mixers if name_of(label) in given.parts):
             for length in (given.lengths[0], given.lengths[-1]):
                 row = ask(late, parts, label, length)
                 found["parts"].append(row)
@@ -342,7 +313,7 @@ def measured(given: argparse.Namespace, ask: Asked, late: Late, found: dict[str,
         print("Errors under bf16 autocast, kernels / torch")
         table(["mixer", "L", "outputs", "worst gradient", ""], checking())
     print(f"\nTokens per second trained, {found['device']}, torch {found['torch']} (over the first row's)")
-    table(["mixer", "backend", *columns], training())
+    table(["mixer", "backend", *columns, "goals"], training())
     if given.parts:
         print("\nMilliseconds of a training step by part")
         table(["mixer", "L", *KERNELS, "rest"], parted())
@@ -355,13 +326,13 @@ def chosen(labels: Sequence[str], names: Sequence[str] | None) -> list[str]:
     """Return the labels of the mixers of those names, all without names; what speeds are compared with stays first."""
     if names is None:
         return list(labels)
-    known = {label.partition(":")[0] for label in labels}
+    known = {name_of(label) for label in labels}
     if unknown := [name for name in names if name not in known]:
         raise SystemExit(f"--only {','.join(unknown)}: no such mixer here. Known: {', '.join(sorted(known))}")
-    return [*labels[:1], *(label for label in labels[1:] if label.partition(":")[0] in names)]
+    return [*labels[:1], *(label for label in labels[1:] if name_of(label) in names)]
 
 
-def main() -> None:
+def main() -> int:
     ask = argparse.ArgumentParser()
     ask.add_argument("--lengths", nargs="+", type=int, default=[256, 1024, 4096])
     ask.add_argument("--mixers", nargs="+", default=list(MIXERS))
@@ -379,7 +350,10 @@ def main() -> None:
     begin(given.without)
     if given.compile:
         compiled(given.mixers, given.lengths)
-        return
+        return 0
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing is measured")
+        return 0
     late = Late(given.limit)
     ahead = compile_ahead(given.mixers, given.lengths, given.without) if "triton" in given.backends else 0.0
     print(f"Kernels compiled in {ahead:.0f} s", flush=True)
@@ -392,7 +366,8 @@ def main() -> None:
         worker.close()
         if given.json:
             given.json.write_text(json.dumps(found, indent=1))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

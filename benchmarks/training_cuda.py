@@ -188,7 +188,7 @@ def main() -> int:
     names = given.names or ["steps", "fla"]
     asked(ask, names, MEASURED)
     if not torch.cuda.is_available():
-        print("needs a CUDA device: nothing was measured")
+        print("no CUDA device: nothing is measured")
         return 0
     met = [MEASURED[name](given) for name in names]
     return 0 if all(met) else 1

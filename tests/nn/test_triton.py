@@ -202,24 +202,32 @@ def test_a_decay_that_is_no_number_is_not_hidden(kind: str) -> None:
     assert found[:, :, 7:].isnan().all()
 
 
+def forgetful(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Return tensors with queries, keys and values of that dtype, and with log decays, the last tensor but one, that
+    leave nothing of the state at a tenth of the tokens."""
+    *others, log_decay, last = tensors
+    rng = torch.Generator(DEVICE).manual_seed(1)
+    forgets = torch.rand(log_decay.shape, generator=rng, device=DEVICE) < 0.1
+    return [*(x.to(dtype) for x in others[:3]), *others[3:], torch.where(forgets, -1e4, log_decay), last]
+
+
+def worst_slope_of_a_rate(found: list[Tensor], wanted: list[Tensor], tensors: list[Tensor]) -> float:
+    """Return the error of the slope of a rate r, of log decays r x: a difference's rounding must not be multiplied by
+    x. It is a sum over tokens, in which much cancels."""
+    log_decay = tensors[-2].double()
+    of_rate = ([(slopes[-2].double() * log_decay).sum(dim=2)] for slopes in (found, wanted))
+    return worst(*of_rate)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "delta"])
 def test_where_all_is_forgotten_a_decay_has_no_slope(kind: str, dtype: torch.dtype) -> None:
-    """The slope of a rate r, of log decays r x: a difference's rounding must not be multiplied by x. It is a sum over
-    tokens, in which much cancels."""
     from assay.nn import triton
 
-    *inputs, state = drawn(kind, (2, 2, 100, 32, 32))
-    rng = torch.Generator(DEVICE).manual_seed(1)
-    forgets = torch.rand(inputs[-1].shape, generator=rng, device=DEVICE) < 0.1
-    tensors = [*(x.to(dtype) for x in inputs[:3]), *inputs[3:-1], torch.where(forgets, -1e4, inputs[-1]), state]
-
-    def slope_of_rate(found: list[Tensor]) -> Tensor:
-        return (found[-2].double() * tensors[-2].double()).sum(dim=2)
-
-    found = slope_of_rate(answers(kind, tensors, triton, "scan"))
-    wanted = slope_of_rate(answers(kind, [x.double() for x in tensors], scan, "loop"))
-    assert worst([found], [wanted]) < (10 * EXACT if dtype == torch.float32 else 10 * BF16)
+    tensors = forgetful(drawn(kind, (2, 2, 100, 32, 32)), dtype)
+    found = answers(kind, tensors, triton, "scan")
+    wanted = answers(kind, [x.double() for x in tensors], scan, "loop")
+    assert worst_slope_of_a_rate(found, wanted, tensors) < (10 * EXACT if dtype == torch.float32 else 10 * BF16)
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["outputs", "last state"])
@@ -279,30 +287,49 @@ def test_strengths_of_writing_and_a_share_of_values(dtype: torch.dtype) -> None:
     assert worst(found(kernels, given), wanted) < (EXACT if dtype == torch.float32 else BF16)
 
 
+def drawn_with_strengths(size: tuple[int, ...]) -> list[Tensor]:
+    """Return q, k, v and log a as the mLSTM has them, then the strengths of writing."""
+    *inputs, _ = drawn("decay per head", size)
+    rng = torch.Generator(DEVICE).manual_seed(2)
+    return [*inputs, softplus(torch.randn(size[:3], generator=rng, device=DEVICE))]
+
+
+def normed_loop(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, *, strength: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs and normalisers: a normaliser is what a value of ones gives."""
+    o, _ = scan.outer_loop(q, strength[..., None] * k, pad(v, (0, 1), value=1.0), log_decay)
+    return o[..., :-1], o[..., -1]
+
+
+def normed_answers(run: Callable[..., tuple[Tensor, Tensor]], tensors: list[Tensor]) -> list[Tensor]:
+    """Return outputs and normalisers, the slopes of normalisers alone, then those of both."""
+    *others, strength = tensors = [x.detach().requires_grad_() for x in tensors]
+    o, n = run(*others, strength=strength)
+    rng = torch.Generator(DEVICE).manual_seed(3)
+    pulls = [torch.randn(x.shape, generator=rng, device=DEVICE) for x in (o, n)]
+    alone = torch.autograd.grad((n * pulls[1]).sum(), [tensors[i] for i in (0, 1, 3, 4)], retain_graph=True)
+    return [o, n, *alone, *torch.autograd.grad((o * pulls[0]).sum() + (n * pulls[1]).sum(), tensors)]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [(2, 2, 130, 24, 40), (1, 1, 70, 72, 80)])
 def test_a_normaliser_is_what_a_value_of_ones_gives(size: tuple[int, ...], dtype: torch.dtype) -> None:
     """As the mLSTM has it: over several chunks and blocks of channels, with strengths of writing."""
     from assay.nn.outer import normed_scan
 
-    q, k, v, log_decay, _ = drawn("decay per head", size)
-    rng = torch.Generator(DEVICE).manual_seed(2)
-    pulls = [torch.randn(shape, generator=rng, device=DEVICE) for shape in (v.shape, v.shape[:3])]
-    strength = softplus(torch.randn(v.shape[:3], generator=rng, device=DEVICE))
-    given = [*(x.to(dtype) for x in (q, k, v)), log_decay, strength]
+    q, k, v, *others = drawn_with_strengths(size)
+    given = [*(x.to(dtype) for x in (q, k, v)), *others]
+    wanted = normed_answers(normed_loop, [x.double() for x in given])
+    assert worst(normed_answers(normed_scan, given), wanted) < (EXACT if dtype == torch.float32 else BF16)
 
-    def plain(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, *, strength: Tensor) -> tuple[Tensor, Tensor]:
-        o, _ = scan.outer_loop(q, strength[..., None] * k, pad(v, (0, 1), value=1.0), log_decay)
-        return o[..., :-1], o[..., -1]
 
-    def found(run: Callable[..., tuple[Tensor, Tensor]], tensors: list[Tensor]) -> list[Tensor]:
-        *others, strength = tensors = [x.detach().requires_grad_() for x in tensors]
-        o, n = run(*others, strength=strength)
-        alone = torch.autograd.grad((n * pulls[1]).sum(), [tensors[i] for i in (0, 1, 3, 4)], retain_graph=True)
-        return [o, n, *alone, *torch.autograd.grad((o * pulls[0]).sum() + (n * pulls[1]).sum(), tensors)]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_all_is_forgotten_a_decay_beside_a_normaliser_has_no_slope(dtype: torch.dtype) -> None:
+    from assay.nn.outer import normed_scan
 
-    wanted = found(plain, [x.double() for x in given])
-    assert worst(found(normed_scan, given), wanted) < (EXACT if dtype == torch.float32 else BF16)
+    tensors = forgetful(drawn_with_strengths((2, 2, 100, 32, 32)), dtype)
+    found = normed_answers(normed_scan, tensors)
+    wanted = normed_answers(normed_loop, [x.double() for x in tensors])
+    assert worst_slope_of_a_rate(found, wanted, tensors) < (10 * EXACT if dtype == torch.float32 else 10 * BF16)
 
 
 @pytest.mark.parametrize("kind", ["decay per channel", "delta, decay per head", "general"])
