@@ -66,9 +66,9 @@ PARTS = ("gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_n
          "sliding_window")  # fmt: skip
 KERNELS = {
     "products": ("gemm", "nvjet", "cutlass", "cublas", "wgmma", "splitk"),
-    "heads": ("_written", "_slopes", "_convolved", "_weights", "_replaced", "_features", "_angles"),
-    "scan": ("cumulate", "overlaps", "solve", "written", "carry", "carried", "outputs", "slopes", "_taylor", "_window",
-             "pulled", "passed"),
+    "heads": ("_written", "_gradients", "_convolved", "_weights", "_replaced", "_features", "_angles"),
+    "scan": ("cumulate", "overlaps", "solve", "written", "carry", "carried", "outputs", "gradients", "_taylor",
+             "_window", "pulled", "passed"),
     "norm and gate": ("_read", "_gated_normed", "_recalled", "_held"),
     "decays": ("_gates",),
 }  # fmt: skip

@@ -18,7 +18,7 @@ EXACT = 2e-5
 def both(
     kernel: Callable[..., Tensor], plain: Callable[..., Tensor], size: tuple[int, ...], spread: float = 1.0
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return outputs and slopes of attention by a kernel in float32, and written out in float64."""
+    """Return outputs and gradients of attention by a kernel in float32, and written out in float64."""
     sequences, heads, time, d, e = size
     rng = torch.Generator(DEVICE).manual_seed(0)
     shapes = [(sequences, time, heads, width) for width in (d, d, e)]
@@ -35,7 +35,7 @@ def both(
 
 @pytest.mark.parametrize("size", [(2, 2, 20, 8, 24), (1, 3, 130, 16, 80)])
 def test_attention_with_polynomial_weights(size: tuple[int, ...]) -> None:
-    from assay.nn.taylor_kernels import taylor_attention
+    from assay.nn.based_kernels import taylor_attention
 
     def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         a = q @ k.mT

@@ -24,7 +24,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "backend", "triton")
 
 
-def slopes(y: list[Tensor], wrt: list[Tensor]) -> list[Tensor]:
+def gradients(y: list[Tensor], wrt: list[Tensor]) -> list[Tensor]:
     """Return the gradients of a weighted sum."""
     total = sum((part.double() * draw(*part.shape, seed=7 + i)).sum() for i, part in enumerate(y))
     return list(torch.autograd.grad(total, wrt))  # type: ignore[arg-type]
@@ -38,9 +38,9 @@ def both_ways(module: torch.nn.Module, run, inputs: list[Tensor], monkeypatch: p
         own = {name: p.detach().to(dtype or p.dtype).requires_grad_() for name, p in module.named_parameters()}
         with torch.nn.utils.stateless._reparametrize_module(module, own):
             found = run(*given)
-        # A weight that this run does not use (an output projection, say) has no slope.
+        # A weight that this run does not use (an output projection, say) has no gradient.
         wrt = [*given, *(p for name, p in own.items() if not name.startswith("out."))]
-        return [*found, *slopes(found, wrt)]
+        return [*found, *gradients(found, wrt)]
 
     wanted = answers(torch.float64)
     monkeypatch.setattr(scan, "backend", "triton")
@@ -131,7 +131,7 @@ def test_gates(kind: str, shape: tuple[int, ...], heads: int) -> None:
     plain = getattr(torch.nn.functional, kind)(exact[0] + exact[1])
     wanted = 0.5 * plain.unflatten(-1, (heads, -1)).transpose(1, 2)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=0)
-    (by_x, by_bias), (wanted_x, wanted_bias) = slopes([found], inputs), slopes([wanted], exact)
+    (by_x, by_bias), (wanted_x, wanted_bias) = gradients([found], inputs), gradients([wanted], exact)
     torch.testing.assert_close(by_x.double(), wanted_x, rtol=1e-5, atol=1e-12)  # 1 - y of float64 has no more digits
     assert worst([by_bias], [wanted_bias]) < EXACT
 
@@ -140,17 +140,17 @@ def test_gates(kind: str, shape: tuple[int, ...], heads: int) -> None:
 def test_exponential_gates(time: int) -> None:
     """With more than one block of tokens, and with channels that nothing reads."""
     from assay.mixers.mlstm import shrinking
-    from assay.nn import exponential_kernels
+    from assay.nn import mlstm_kernels
 
     inputs = [(2 * draw(2, time, 7, seed=i)).requires_grad_() for i in (0, 1)] + [draw(6, seed=2).requires_grad_()]
     exact = [x.detach().double().requires_grad_() for x in inputs]
-    found = exponential_kernels.gated(*inputs)
+    found = mlstm_kernels.gated(*inputs)
     forget, log_i = (exact[0] + exact[1])[..., :6].add(exact[2]).unflatten(-1, (2, 3)).permute(2, 0, 3, 1)
     m, decay = shrinking(torch.nn.functional.logsigmoid(forget), log_i)
     wanted = (m, decay, torch.exp(log_i - m))
     assert not found[0].requires_grad
     assert worst(list(found), list(wanted)) < EXACT
-    assert worst(slopes(list(found[1:]), inputs), slopes(list(wanted[1:]), exact)) < EXACT
+    assert worst(gradients(list(found[1:]), inputs), gradients(list(wanted[1:]), exact)) < EXACT
 
 
 @pytest.mark.parametrize("sliced", [True, False])
@@ -212,21 +212,21 @@ def test_models_of_a_bank_are_apart(label: str, kernels: None) -> None:
     together = torch.vmap(run)(x, *stacked)
     apart = torch.stack([run(*each) for each in zip(x, *(w.unbind() for w in stacked), strict=True)])
     torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
-    found, wanted = (slopes([o], [x, *stacked]) for o in (together, apart))
+    found, wanted = (gradients([o], [x, *stacked]) for o in (together, apart))
     assert worst(found, [w.double() for w in wanted]) < EXACT
 
 
 PARTS = {
-    "exponential": ("mlstm:num_heads=2", "exponential_kernels.held"),
+    "based": ("based:num_heads=2", "based_kernels.taylor_attention"),
     "features": ("linear_attention:num_heads=2", "feature_kernels.features"),
+    "gated_norm": ("gated_delta_net:num_heads=2", "gated_norm_kernels.gated_norm"),
     "gates": ("gated_delta_net:num_heads=2", "gate_kernels.per_head"),
     "heads": ("gated_delta_net:num_heads=2", "head_kernels.heads"),
+    "mamba2": ("mamba2:d_state=16", "mamba2_kernels.gate_then_norm"),
+    "mlstm": ("mlstm:num_heads=2", "mlstm_kernels.held"),
     "projection": ("gated_delta_net:num_heads=2", "attention.linear"),
-    "reading": ("gated_delta_net:num_heads=2", "reading_kernels.gated_norm"),
-    "replacement": ("rwkv7:num_heads=2", "replacement_kernels.replaced"),
-    "state_space": ("mamba2:d_state=16", "state_space_kernels.gate_then_norm"),
+    "rwkv7": ("rwkv7:num_heads=2", "rwkv7_kernels.replaced"),
     "sum": ("linear_attention:num_heads=2", "outer.outer_scan"),
-    "taylor": ("based:num_heads=2", "taylor_kernels.taylor_attention"),
     "window": ("sliding_window:num_heads=2:window=5", "window_kernels.attention_in_window"),
 }
 """A layer that has the part, and what it calls for it."""

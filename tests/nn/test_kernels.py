@@ -34,9 +34,9 @@ def test_cross_entropy(dtype: torch.dtype, outputs: int, certainty: float) -> No
     exact = logits.detach().double().requires_grad_()
     losses, wanted = cross_entropy(logits, targets), -exact.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     torch.testing.assert_close(losses.double(), wanted, rtol=1e-4, atol=2e-6)
-    (slope,) = torch.autograd.grad((losses * draw(3, 5)).sum(), logits)
-    (wanted_slope,) = torch.autograd.grad((wanted * draw(3, 5).double()).sum(), exact)
-    torch.testing.assert_close(slope.double(), wanted_slope, **(NARROW if dtype == torch.bfloat16 else WIDE))
+    (gradient,) = torch.autograd.grad((losses * draw(3, 5)).sum(), logits)
+    (wanted_gradient,) = torch.autograd.grad((wanted * draw(3, 5).double()).sum(), exact)
+    torch.testing.assert_close(gradient.double(), wanted_gradient, **(NARROW if dtype == torch.bfloat16 else WIDE))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -51,9 +51,9 @@ def test_rms_norm(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     wanted = torch.stack([rms_norm(a, a.shape[-1:], b, 1e-6) for a, b in zip(*exact, strict=True)])
     close = {"rtol": 2**-6, "atol": 2**-5} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
     torch.testing.assert_close(found.double(), wanted, **close)
-    slopes = torch.autograd.grad((found * pull).sum(), (x, gains))
-    for slope, right in zip(slopes, torch.autograd.grad((wanted * pull.double()).sum(), exact), strict=True):
-        torch.testing.assert_close(slope.double(), right, **close)
+    gradients = torch.autograd.grad((found * pull).sum(), (x, gains))
+    for gradient, right in zip(gradients, torch.autograd.grad((wanted * pull.double()).sum(), exact), strict=True):
+        torch.testing.assert_close(gradient.double(), right, **close)
 
 
 def test_a_norm_takes_the_kernel_where_a_gradient_is_asked_for() -> None:
@@ -62,9 +62,9 @@ def test_a_norm_takes_the_kernel_where_a_gradient_is_asked_for() -> None:
     trained = norm(x.clone().requires_grad_())
     assert "RmsNorm" in repr(trained.grad_fn.next_functions)  # type: ignore[union-attr]
     torch.testing.assert_close(trained, norm(x), rtol=2**-6, atol=2**-6)
-    (slope,) = torch.autograd.grad((trained * draw(4, 77, 96, seed=2)).sum(), norm.weight)
+    (gradient,) = torch.autograd.grad((trained * draw(4, 77, 96, seed=2)).sum(), norm.weight)
     unit = x.double() / x.double().square().mean(-1, keepdim=True).sqrt()
-    torch.testing.assert_close(slope.double(), (unit * draw(4, 77, 96, seed=2)).sum((0, 1)), rtol=2**-5, atol=0.1)
+    torch.testing.assert_close(gradient.double(), (unit * draw(4, 77, 96, seed=2)).sum((0, 1)), rtol=2**-5, atol=0.1)
 
 
 @pytest.mark.parametrize("pairs", [4, 64, 256])

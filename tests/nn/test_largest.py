@@ -33,13 +33,15 @@ def drawn(models: int, rows: int, units: int, among: str) -> tuple[Tensor, Tenso
 
 @pytest.mark.parametrize("among", ["all", "some", "few", "none"])
 @pytest.mark.parametrize(("models", "rows", "units", "count"), SIZES[:3])
-def test_the_largest_are_kept_and_have_slopes(models: int, rows: int, units: int, count: tuple[int, ...], among: str):
+def test_the_largest_are_kept_and_have_gradients(
+    models: int, rows: int, units: int, count: tuple[int, ...], among: str
+):
     z, mask = drawn(models, rows, units, among)
     z.requires_grad_()
     kept = largest(z, torch.tensor(count), max(count), mask)
     assert torch.equal(kept, plain(z.detach(), count, mask))
-    (slope,) = torch.autograd.grad(kept.sum(), z)
-    assert torch.equal(slope, (kept != 0).float())
+    (gradient,) = torch.autograd.grad(kept.sum(), z)
+    assert torch.equal(gradient, (kept != 0).float())
 
 
 def test_a_number_that_is_none_is_not_hidden():
@@ -57,8 +59,8 @@ def test_the_kernel_keeps_the_same(models: int, rows: int, units: int, count: tu
     kept = module.kernels.largest(z, torch.tensor(count, device=DEVICE), None if mask is None else mask.to(DEVICE))
     assert torch.equal(kept.cpu(), wanted)
     pull = torch.randn(z.shape, generator=stream(1, "test"))
-    (slope,) = torch.autograd.grad((kept * pull.to(DEVICE)).sum(), z)
-    assert torch.equal(slope.cpu(), pull * (wanted != 0))
+    (gradient,) = torch.autograd.grad((kept * pull.to(DEVICE)).sum(), z)
+    assert torch.equal(gradient.cpu(), pull * (wanted != 0))
 
 
 @needs_triton

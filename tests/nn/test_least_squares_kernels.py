@@ -85,8 +85,8 @@ def test_models_of_a_bank_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     together = torch.vmap(ridge_scan)(*models)
     apart = torch.stack([ridge_scan(*x) for x in zip(*models, strict=True)])
     assert torch.equal(together, apart)
-    slopes = (torch.autograd.grad(x.square().sum(), models, retain_graph=True) for x in (together, apart))
-    for a, b in zip(*slopes, strict=True):
+    gradients = (torch.autograd.grad(x.square().sum(), models, retain_graph=True) for x in (together, apart))
+    for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
 

@@ -87,9 +87,9 @@ def test_a_short_trial_has_the_named_mixers_and_what_they_are_compared_with(benc
 
 def test_kernels_are_told_apart_by_their_names(bench: ModuleType) -> None:
     names = (
-        "_slopes",
-        "normed_slopes",
-        "slopes_of_keys",
+        "_gradients",
+        "normed_gradients",
+        "gradients_of_keys",
         "written",
         "_written",
         "_gated_normed",

@@ -70,8 +70,8 @@ def answers(kind: str, tensors: list[Tensor], module: object, form: str) -> list
     o, last = run(*inputs, state=state, scale=0.5)
     rng = torch.Generator(DEVICE).manual_seed(1)
     weights = [torch.randn(x.shape, generator=rng, device=DEVICE) for x in (o, last)]
-    slopes = torch.autograd.grad((o * weights[0]).sum() + (last * weights[1]).sum(), tensors)
-    return [o, last, *slopes]
+    gradients = torch.autograd.grad((o * weights[0]).sum() + (last * weights[1]).sum(), tensors)
+    return [o, last, *gradients]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -149,7 +149,7 @@ def test_chunks_whose_rows_meet_at_one_point_and_chunks_whose_blocks_are_merged_
 @pytest.mark.parametrize("launch", [0, 1], ids=["near", "far"])
 @pytest.mark.parametrize("kind", PER_CHANNEL)
 def test_each_chunk_has_a_launch_of_its_own(kind: str, launch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the other launch its chunks stay as memory was: no numbers. Forward, then in slopes of a whole forward
+    """Without the other launch its chunks stay as memory was: no numbers. Forward, then in gradients of a whole forward
     pass."""
     from assay.nn import general, outer, triton
 
@@ -160,8 +160,8 @@ def test_each_chunk_has_a_launch_of_its_own(kind: str, launch: int, monkeypatch:
     for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
         monkeypatch.setattr(owner, name, unset(getattr(owner, name)))
     alone, _ = getattr(triton, f"{rule(kind)}_scan")(*inputs, state=state)
-    slope, *_ = torch.autograd.grad(whole.sum(), inputs)
-    for found in (alone, slope):
+    gradient, *_ = torch.autograd.grad(whole.sum(), inputs)
+    for found in (alone, gradient):
         assert found[:, launch].isfinite().all() and found[:, 1 - launch].isnan().all()
 
 
@@ -211,41 +211,41 @@ def forgetful(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
     return [*(x.to(dtype) for x in others[:3]), *others[3:], torch.where(forgets, -1e4, log_decay), last]
 
 
-def worst_slope_of_a_rate(found: list[Tensor], wanted: list[Tensor], tensors: list[Tensor]) -> float:
-    """Return the error of the slope of a rate r, of log decays r x: a difference's rounding must not be multiplied by
-    x. It is a sum over tokens, in which much cancels."""
+def worst_gradient_of_a_rate(found: list[Tensor], wanted: list[Tensor], tensors: list[Tensor]) -> float:
+    """Return the error of the gradient of a rate r, of log decays r x: a difference's rounding must not be multiplied
+    by x. It is a sum over tokens, in which much cancels."""
     log_decay = tensors[-2].double()
-    of_rate = ([(slopes[-2].double() * log_decay).sum(dim=2)] for slopes in (found, wanted))
+    of_rate = ([(gradients[-2].double() * log_decay).sum(dim=2)] for gradients in (found, wanted))
     return worst(*of_rate)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "delta"])
-def test_where_all_is_forgotten_a_decay_has_no_slope(kind: str, dtype: torch.dtype) -> None:
+def test_where_all_is_forgotten_a_decay_has_no_gradient(kind: str, dtype: torch.dtype) -> None:
     from assay.nn import triton
 
     tensors = forgetful(drawn(kind, (2, 2, 100, 32, 32)), dtype)
     found = answers(kind, tensors, triton, "scan")
     wanted = answers(kind, [x.double() for x in tensors], scan, "loop")
-    assert worst_slope_of_a_rate(found, wanted, tensors) < (10 * EXACT if dtype == torch.float32 else 10 * BF16)
+    assert worst_gradient_of_a_rate(found, wanted, tensors) < (10 * EXACT if dtype == torch.float32 else 10 * BF16)
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["outputs", "last state"])
 @pytest.mark.parametrize("kind", ["delta, decay per channel", "general"])
-def test_a_slope_of_outputs_or_of_the_last_state_alone(kind: str, which: int) -> None:
+def test_a_gradient_of_outputs_or_of_the_last_state_alone(kind: str, which: int) -> None:
     from assay.nn import triton
 
     tensors = drawn(kind, (1, 1, 12, 16, 16))
-    found = slopes_of(which, getattr(triton, f"{rule(kind)}_scan"), tensors)
-    wanted = slopes_of(which, getattr(scan, f"{rule(kind)}_loop"), [x.double() for x in tensors])
-    for a, b in zip(found, wanted, strict=True):  # what does not matter has a slope of 0, which has no share of it
+    found = gradients_of(which, getattr(triton, f"{rule(kind)}_scan"), tensors)
+    wanted = gradients_of(which, getattr(scan, f"{rule(kind)}_loop"), [x.double() for x in tensors])
+    for a, b in zip(found, wanted, strict=True):  # what does not matter has a gradient of 0, which has no share of it
         torch.testing.assert_close(a[b == 0], b[b == 0].float(), rtol=0, atol=0)
-    there = [place for place, slope in enumerate(wanted) if slope.any()]
+    there = [place for place, gradient in enumerate(wanted) if gradient.any()]
     assert worst([found[place] for place in there], [wanted[place] for place in there]) < EXACT
 
 
-def slopes_of(which: int, run: Callable[..., tuple[Tensor, Tensor]], tensors: list[Tensor]) -> list[Tensor]:
-    """Return the slopes of the squares of the outputs (0) or of the last state (1)."""
+def gradients_of(which: int, run: Callable[..., tuple[Tensor, Tensor]], tensors: list[Tensor]) -> list[Tensor]:
+    """Return the gradients of the squares of the outputs (0) or of the last state (1)."""
     *inputs, state = tensors = [x.clone().requires_grad_() for x in tensors]
     total = run(*inputs, state=state)[which].square().sum()
     return list(torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True))
@@ -301,7 +301,7 @@ def normed_loop(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, *, strength:
 
 
 def normed_answers(run: Callable[..., tuple[Tensor, Tensor]], tensors: list[Tensor]) -> list[Tensor]:
-    """Return outputs and normalisers, the slopes of normalisers alone, then those of both."""
+    """Return outputs and normalisers, the gradients of normalisers alone, then those of both."""
     *others, strength = tensors = [x.detach().requires_grad_() for x in tensors]
     o, n = run(*others, strength=strength)
     rng = torch.Generator(DEVICE).manual_seed(3)
@@ -323,13 +323,13 @@ def test_a_normaliser_is_what_a_value_of_ones_gives(size: tuple[int, ...], dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_where_all_is_forgotten_a_decay_beside_a_normaliser_has_no_slope(dtype: torch.dtype) -> None:
+def test_where_all_is_forgotten_a_decay_beside_a_normaliser_has_no_gradient(dtype: torch.dtype) -> None:
     from assay.nn.outer import normed_scan
 
     tensors = forgetful(drawn_with_strengths((2, 2, 100, 32, 32)), dtype)
     found = normed_answers(normed_scan, tensors)
     wanted = normed_answers(normed_loop, [x.double() for x in tensors])
-    assert worst_slope_of_a_rate(found, wanted, tensors) < (10 * EXACT if dtype == torch.float32 else 10 * BF16)
+    assert worst_gradient_of_a_rate(found, wanted, tensors) < (10 * EXACT if dtype == torch.float32 else 10 * BF16)
 
 
 @pytest.mark.parametrize("kind", ["decay per channel", "delta, decay per head", "general"])
@@ -342,8 +342,8 @@ def test_models_of_a_bank_are_apart(kind: str) -> None:
     together = torch.vmap(lambda *x: run(*x)[0])(*models)
     apart = torch.stack([run(*x)[0] for x in zip(*models, strict=True)])
     assert torch.equal(together, apart)
-    slopes = (torch.autograd.grad(o.square().sum(), models, retain_graph=True) for o in (together, apart))
-    for a, b in zip(*slopes, strict=True):
+    gradients = (torch.autograd.grad(o.square().sum(), models, retain_graph=True) for o in (together, apart))
+    for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
 

@@ -22,7 +22,7 @@ from assay.mixers.base import Mixer, MixerModule
 from assay.nn.attention import HeadProjections, divided, head_dim, linear_attention, linear_attention_step, with_ones
 from assay.nn.axes import Memory, Token, Tokens
 from assay.nn.feature_maps import Taylor
-from assay.nn.fused import fused, taylor_kernels
+from assay.nn.fused import based_kernels, fused
 
 SQUARED = 4096
 """Tokens up to which the kernels compute every weight; longer sequences are cut into chunks, which carry the state."""
@@ -56,10 +56,10 @@ class TaylorMemory(MixerModule):
         self.heads, self.taylor = heads, Taylor(heads.key_dim)
 
     def forward(self, x: Tokens) -> Tokens:
-        if fused("taylor") and x.shape[1] <= SQUARED:
+        if fused("based") and x.shape[1] <= SQUARED:
             q, k, v = self.heads.split(x)
             scale = self.heads.key_dim**-0.5
-            return self.heads.merge(taylor_kernels.taylor_attention(q * scale, k, v, floor=FLOOR))
+            return self.heads.merge(based_kernels.taylor_attention(q * scale, k, v, floor=FLOOR))
         q, k, v = self._written(x)
         o = linear_attention(q, k, v, kernel=self.taylor.kernel, features=self.taylor)
         return self.heads.merge(divided(o, floor=FLOOR))

@@ -31,7 +31,7 @@ from assay.mixers.base import InnerConvolution, MixerModule
 from assay.nn.attention import head_dim
 from assay.nn.axes import Read, Token, Tokens
 from assay.nn.convolution import short_convolution
-from assay.nn.fused import ALIGNED, Part, Plan, fused, head_kernels, scan_kernels, state_space_kernels
+from assay.nn.fused import ALIGNED, Part, Plan, fused, head_kernels, mamba2_kernels, scan_kernels
 from assay.nn.norm import LAYER_EPS, Norm, precision
 from assay.nn.recurrence import SelectiveDecay
 from assay.nn.scan import MatrixState, outer_loop, outer_scan
@@ -94,7 +94,7 @@ class StateSpace(MixerModule):
         self.out = nn.Linear(heads * width, d_model, bias=False)
 
     def forward(self, x: Tokens) -> Tokens:
-        if fused("state_space"):
+        if fused("mamba2"):
             return self._fused(x)
         z, ubc = self._projected(x)
         u, written = self._written(x, self.convolution(ubc))
@@ -124,7 +124,7 @@ class StateSpace(MixerModule):
         u, b, c, rest = head_kernels.heads(projected, self.convolution.weight, self.convolution.bias, None, plan)
         dt, log_decay = self.decay(rest[..., : self.heads])
         o, _ = scan_kernels.outer_scan(c, b, u, log_decay, strength=dt, skip=self.skip)
-        read = state_space_kernels.gate_then_norm(
+        read = mamba2_kernels.gate_then_norm(
             o, linear(x, gate), self.norm.weight, eps=LAYER_EPS, dtype=precision(self.norm.weight)
         )
         return self.out(read)

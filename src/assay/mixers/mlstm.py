@@ -33,7 +33,7 @@ from assay.mixers.base import InnerConvolution, MixerModule
 from assay.nn.attention import head_dim, with_ones
 from assay.nn.axes import Token, Tokens
 from assay.nn.convolution import short_convolution
-from assay.nn.fused import ALIGNED, Part, Plan, exponential_kernels, fused, head_kernels, scan_kernels
+from assay.nn.fused import ALIGNED, Part, Plan, fused, head_kernels, mlstm_kernels, scan_kernels
 from assay.nn.random import for_shapes_alone
 from assay.nn.scan import MatrixState, PerHead, outer_loop, outer_scan
 
@@ -98,7 +98,7 @@ class ExponentialMemory(MixerModule):
             self.gates.bias = nn.Parameter(torch.cat([forget, 0.1 * torch.randn(heads)]))
 
     def forward(self, x: Tokens) -> Tokens:
-        if fused("exponential"):
+        if fused("mlstm"):
             return self._fused(x)
         u, z = self.up(x).chunk(2, dim=-1)
         convolved = self._after(self.convolution(u))
@@ -128,10 +128,10 @@ class ExponentialMemory(MixerModule):
         q, k, gates = head_kernels.heads(projected, None, None, None, Plan((part, keys), swish=False))
         projected = linear(u, torch.cat([to_v, of_u, empty]))
         v, more = head_kernels.heads(projected, None, None, None, Plan((part,), swish=False))
-        m, shrunk, strength = exponential_kernels.gated(gates, more, self.gates.bias)
+        m, shrunk, strength = mlstm_kernels.gated(gates, more, self.gates.bias)
         o, n = scan_kernels.normed_scan(q, k, v, shrunk, strength=strength)
         gains = rearrange(self.norm, "h 1 d -> (h d)")
-        return self.out(exponential_kernels.held(o, n, m, convolved, z, gains, self.skip))
+        return self.out(mlstm_kernels.held(o, n, m, convolved, z, gains, self.skip))
 
     def _dense(self) -> Float[Tensor, "three inner inner"]:
         """Return the maps to queries, keys and values as matrices."""

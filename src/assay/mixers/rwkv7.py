@@ -31,7 +31,7 @@ from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
 from assay.nn.attention import head_dim
 from assay.nn.axes import Read, Token, Tokens
-from assay.nn.fused import ALIGNED, Part, Plan, fused, gate_kernels, head_kernels, replacement_kernels
+from assay.nn.fused import ALIGNED, Part, Plan, fused, gate_kernels, head_kernels, rwkv7_kernels
 from assay.nn.norm import precision
 from assay.nn.random import for_shapes_alone
 from assay.nn.scan import MatrixState, general_loop, general_scan, unit
@@ -98,7 +98,7 @@ class ShiftedMemory(MixerModule):
             nn.init.orthogonal_(lora.up.weight, gain=0.1 * math.sqrt(max(1, wide)))
 
     def forward(self, x: Tokens) -> Tokens:
-        if fused("replacement"):
+        if fused("rwkv7"):
             return self._fused(x)
         written, gate = self._written(x, pad(x, (0, 0, 1, -1)))
         o, _ = general_scan(*written)
@@ -136,11 +136,11 @@ class ShiftedMemory(MixerModule):
             logits, self.decay.up.bias, "sigmoid", heads=self.heads, scale=-math.exp(-0.5)
         )
         rates = linear(self.rate.act(low_a), self.rate.up.weight)
-        k, a, kappa = replacement_kernels.replaced(k, rates, self.rate.up.bias, self.removal, self.replacement)
+        k, a, kappa = rwkv7_kernels.replaced(k, rates, self.rate.up.bias, self.removal, self.replacement)
         o, _ = general_scan(r, k, v, a, kappa, log_decay)
         gate = self.gate.up(self.gate.act(low_g))
         norm, bonus = self.norm, rearrange(self.bonus, "h 1 d -> (h d)")
-        read = replacement_kernels.recalled(o, r, k, v, gate, norm.weight, norm.bias, bonus, eps=norm.eps)
+        read = rwkv7_kernels.recalled(o, r, k, v, gate, norm.weight, norm.bias, bonus, eps=norm.eps)
         return self.out(read)
 
     def _written(self, x: Tokens, last: Tokens) -> tuple[tuple[Tensor, ...], Inner]:

@@ -1,7 +1,7 @@
-"""Triton kernels of the delta rule, backward: the slopes of what chunk_forward.py computes.
+"""Triton kernels of the delta rule, backward: the gradients of what chunk_forward.py computes.
 
-Only `carry_back` goes from chunk to chunk, last to first. `dk` is the number of key channels, as elsewhere; slopes of
-keys are named for what a key does: `d_erasing` where it reads the state before it is written, `d_right` where it is
+Only `carry_back` goes from chunk to chunk, last to first. `dk` is the number of key channels, as elsewhere; gradients
+of keys are named for what a key does: `d_erasing` where it reads the state before it is written, `d_right` where it is
 written under.
 """
 
@@ -17,7 +17,7 @@ from assay.nn.chunk_blocks import (
     dot,
     elsewhere,
     left_of,
-    merged_slopes,
+    merged_gradients,
     once,
     over_states,
     put,
@@ -37,8 +37,8 @@ from assay.nn.chunk_forward import LENGTHS
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_writes(q, k, g, d_o, du, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
-                     DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def gradients_of_writes(q, k, g, d_o, du, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
+                        DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """du_j = sum_i ((q_i E_ij) . k_j) do_i, as far as outputs of its chunk pull."""
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at = chunk * CHUNK
@@ -48,9 +48,9 @@ def slopes_of_writes(q, k, g, d_o, du, time, chunks, dk, dv: tl.constexpr, CHUNK
             return
     queries = tile(q + head * time * dk, at, time, dk, CHUNK, DK)
     keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
-    slope = stored(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV)
+    gradient = stored(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV)
     met = scores_across(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
-    found = dot(tl.where(above(CHUNK, False), met, 0.0), slope, DOT)
+    found = dot(tl.where(above(CHUNK, False), met, 0.0), gradient, DOT)
     put_columns(du + head * time * dv, found, at, time, dv, v0, CHUNK, BV)
 
 
@@ -58,8 +58,9 @@ def slopes_of_writes(q, k, g, d_o, du, time, chunks, dk, dv: tl.constexpr, CHUNK
 def carry_back(q, k, g, erased, d_o, du, d_states, given, first, time, chunks, dk, dv: tl.constexpr,
                CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, GIVEN: tl.constexpr,
                DOT: tl.constexpr):  # fmt: skip
-    """From the last chunk to the first: d_states[n] is the slope of the state after chunk n, `first` that of the state
-    before all. GIVEN: it begins with that slope, not with zeros. du gets its part from the state after its chunk."""
+    """From the last chunk to the first: d_states[n] is the gradient of the state after chunk n, `first` that of the
+    state before all. GIVEN: it begins with that gradient, not with zeros. du gets its part from the state after its
+    chunk."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     d_states += head * chunks * dk * dv
@@ -68,29 +69,29 @@ def carry_back(q, k, g, erased, d_o, du, d_states, given, first, time, chunks, d
     erased += head * time * dk
     d_o += head * time * dv
     du += head * time * dv
-    slope = tl.zeros((DK, BV), dtype=tl.float32)
+    gradient = tl.zeros((DK, BV), dtype=tl.float32)
     if GIVEN:
-        slope = columns(given + head * dk * dv, 0, dk, dv, v0, DK, BV)
+        gradient = columns(given + head * dk * dv, 0, dk, dv, v0, DK, BV)
     for back in range(chunks):
         chunk = chunks - 1 - back
-        put_columns(d_states + chunk * dk * dv, slope, 0, dk, dv, v0, DK, BV)
+        put_columns(d_states + chunk * dk * dv, gradient, 0, dk, dv, v0, DK, BV)
         at = chunk * CHUNK
         end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
         own = sums(g, at, dk, CHUNK, DK, CHANNEL)
         since = tile(q, at, time, dk, CHUNK, DK) * tl.exp(own)
         before = dot(tl.trans(once(since, dk)), stored(d_o, at, time, dv, v0, CHUNK, BV), DOT)
         keys = tile(k, at, time, dk, CHUNK, DK) * tl.exp(end - own)
-        written = columns(du, at, time, dv, v0, CHUNK, BV) + dot(keys, slope, DOT)
+        written = columns(du, at, time, dv, v0, CHUNK, BV) + dot(keys, gradient, DOT)
         put_columns(du, written, at, time, dv, v0, CHUNK, BV)
         before -= dot(tl.trans(once(stored(erased, at, time, dk, 0, CHUNK, DK), dk)), written, DOT)
-        slope = tl.trans(tl.exp(end)) * slope + before
-    put_columns(first + head * dk * dv, slope, 0, dk, dv, v0, DK, BV)
+        gradient = tl.trans(tl.exp(end)) * gradient + before
+    put_columns(first + head * dk * dv, gradient, 0, dk, dv, v0, DK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, along, d_right, time, chunks, dk, dv: tl.constexpr,
-                   CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
-                   ALONG: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def gradients_of_keys(q, k, u, g, states, d_states, d_o, dq, along, d_right, time, chunks, dk, dv: tl.constexpr,
+                      CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+                      CHANNEL: tl.constexpr, ALONG: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """dq, and dk as far as k is what u is written under. ALONG: also q dq, summed over channels."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
@@ -108,30 +109,31 @@ def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, along, d_right, time, 
     read = against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
     if LEVELS == 0:
         weights, alone = decayed(weights, g, at, dk, CHUNK, DK, CHANNEL)
-        slope = left_of(weights, alone, keys, read, g, at, dk, CHUNK, DK, CHANNEL, DOT)
-        put(dq + keys_at, slope, at, time, dk, CHUNK, DK)
+        gradient = left_of(weights, alone, keys, read, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+        put(dq + keys_at, gradient, at, time, dk, CHUNK, DK)
         if ALONG:
             rows = at + tl.arange(0, CHUNK)
-            tl.store(along + head * time + rows, tl.sum(queries * slope, axis=1), mask=rows < time)
+            tl.store(along + head * time + rows, tl.sum(queries * gradient, axis=1), mask=rows < time)
         kept = against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-        slope, _ = right_of(weights, alone, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+        gradient, _ = right_of(weights, alone, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     else:
         own = sums(g, at, dk, CHUNK, DK, CHANNEL)
-        slope = merged_slopes(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
-        slope += tl.exp(own) * read
-        put(dq + keys_at, slope, at, time, dk, CHUNK, DK)
+        gradient = merged_gradients(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
+        gradient += tl.exp(own) * read
+        put(dq + keys_at, gradient, at, time, dk, CHUNK, DK)
         across = weights_across(d_o, u, at, time, dv, CHUNK, BV, False, DOT)
-        slope = merged_slopes(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
+        gradient = merged_gradients(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
         until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL) - own)
-        slope += until * against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    put(d_right + keys_at, slope, at, time, dk, CHUNK, DK)
+        gradient += until * against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(d_right + keys_at, gradient, at, time, dk, CHUNK, DK)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, time, chunks, dk,
-                       dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
-                       DOT: tl.constexpr):  # fmt: skip
-    """Through u = fresh - erased S and T: dv, the slopes of b k e^G (d_erasing) and of A / b, and their part of db."""
+def gradients_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, time, chunks, dk,
+                          dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+                          CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Through u = fresh - erased S and T: dv, the gradients of b k e^G (d_erasing) and of A / b, and their part of
+    db."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -142,30 +144,31 @@ def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasi
     back = tl.trans(once(stored(t + matrix, 0, CHUNK, CHUNK, 0, CHUNK, CHUNK), dk))
     before = states + (head * (chunks + 1) + chunk) * dk * dv
     d_keys = dot(back, -against_state(du, before, at, time, dk, dv, CHUNK, DK, BV, DOT), DOT)
-    slope = -dot(d_keys, tl.trans(once(stored(erased + keys_at, at, time, dk, 0, CHUNK, DK), dk)), DOT)
+    gradient = -dot(d_keys, tl.trans(once(stored(erased + keys_at, at, time, dk, 0, CHUNK, DK), dk)), DOT)
     own = tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
     strength = tl.sum(d_keys * tile(k + keys_at, at, time, dk, CHUNK, DK) * own, axis=1)
     put(d_erasing + keys_at, b[:, None] * own * d_keys, at, time, dk, CHUNK, DK)
     for v0 in tl.static_range(0, dv, BV):
         d_values = dot(back, stored(du, at, time, dv, v0, CHUNK, BV), DOT)
         solved = stored(fresh + values_at, at, time, dv, v0, CHUNK, BV)
-        slope -= dot(d_values, tl.trans(once(solved, dk)), DOT)
+        gradient -= dot(d_values, tl.trans(once(solved, dk)), DOT)
         strength += tl.sum(d_values * columns(v + values_at, at, time, dv, v0, CHUNK, BV), axis=1)
         put_columns(d_v + values_at, b[:, None] * d_values, at, time, dv, v0, CHUNK, BV)
-    slope = tl.where(below(CHUNK, True), slope, 0.0)
-    put(d_a + matrix, slope, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    gradient = tl.where(below(CHUNK, True), gradient, 0.0)
+    put(d_a + matrix, gradient, 0, CHUNK, CHUNK, CHUNK, CHUNK)
     tl.store(d_beta + head * time + rows, strength, mask=rows < time)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_overlaps(q, k, beta, g, d_a, dq, d_erasing, d_right, states, d_states, d_beta, d_log, d_q, d_k, time,
-                       chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
-                       BV: tl.constexpr, CHANNEL: tl.constexpr, DECAYS: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Through A_ij = b_i (k_i E_ij) . k_j, added to the slopes of both keys, whose sum is that of k, and of b. DECAYS:
-    the slope of log a is made of all these. G stands beside q and k alone, as q e^G and k e^-G, so its slope is
-    q dq + k d_erasing - k d_right, and that of the chunk's end what the state after it receives; a log decay gets the
-    sum of those from its own token on. `dq` is q dq summed over channels, or with a decay of each dq itself, which is
-    then written to d_q in the dtype of q."""
+def gradients_of_overlaps(q, k, beta, g, d_a, dq, d_erasing, d_right, states, d_states, d_beta, d_log, d_q, d_k, time,
+                          chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+                          BV: tl.constexpr, CHANNEL: tl.constexpr, DECAYS: tl.constexpr,
+                          DOT: tl.constexpr):  # fmt: skip
+    """Through A_ij = b_i (k_i E_ij) . k_j, added to the gradients of both keys, whose sum is that of k, and of b.
+    DECAYS: the gradient of log a is made of all these. G stands beside q and k alone, as q e^G and k e^-G, so its
+    gradient is q dq + k d_erasing - k d_right, and that of the chunk's end what the state after it receives; a log
+    decay gets the sum of those from its own token on. `dq` is q dq summed over channels, or with a decay of each dq
+    itself, which is then written to d_q in the dtype of q."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -176,37 +179,37 @@ def slopes_of_overlaps(q, k, beta, g, d_a, dq, d_erasing, d_right, states, d_sta
     strengths, keys_at = d_beta + head * time + rows, head * time * dk
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
     d_a += (head * chunks + chunk) * CHUNK * CHUNK
-    slope = tile(d_a, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    gradient = tile(d_a, 0, CHUNK, CHUNK, CHUNK, CHUNK)
     keys = tile(k, at, time, dk, CHUNK, DK)
     strong = once(b * keys, dk)
     if LEVELS == 0:
         if not CHANNEL:
-            slope, _ = decayed(slope, g, at, dk, CHUNK, DK, False)
-        slope = once(slope, dk)
-        left = left_of(slope, 0.0, keys, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
-        right, _ = right_of(slope, 0.0, strong, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+            gradient, _ = decayed(gradient, g, at, dk, CHUNK, DK, False)
+        gradient = once(gradient, dk)
+        left = left_of(gradient, 0.0, keys, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+        right, _ = right_of(gradient, 0.0, strong, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     else:
         own, across = sums(g, at, dk, CHUNK, DK, True), square_across(d_a, CHUNK)
-        left = merged_slopes(slope, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
-        right = merged_slopes(across, strong, own, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
+        left = merged_gradients(gradient, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
+        right = merged_gradients(across, strong, own, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
     strength = tl.sum(left * keys, axis=1) + tl.load(strengths, mask=rows < time, other=0.0)
     tl.store(strengths, strength, mask=rows < time)
     left = b * left + tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)
     right += tile(d_right + keys_at, at, time, dk, CHUNK, DK)
     put(d_k + keys_at, left + right, at, time, dk, CHUNK, DK)
     if DECAYS:
-        slope = tile(k, at, time, dk, CHUNK, DK) * (left - right)
+        gradient = tile(k, at, time, dk, CHUNK, DK) * (left - right)
         states += (head * (chunks + 1) + chunk + 1) * dk * dv
         d_states += (head * chunks + chunk) * dk * dv
         end = over_states(states, d_states, dk, dv, DK, BV)
         if CHANNEL:
             d_queries = tile(dq + keys_at, at, time, dk, CHUNK, DK)
             put(d_q + keys_at, d_queries, at, time, dk, CHUNK, DK)
-            slope += tile(q + keys_at, at, time, dk, CHUNK, DK) * d_queries
-            found = tl.cumsum(slope, axis=0, reverse=True) + end[None, :]
+            gradient += tile(q + keys_at, at, time, dk, CHUNK, DK) * d_queries
+            found = tl.cumsum(gradient, axis=0, reverse=True) + end[None, :]
             put(d_log + keys_at, unless_gone(found, g, at, dk, CHUNK, DK, True), at, time, dk, CHUNK, DK)
         else:
             along = tl.load(dq + head * time + rows, mask=rows < time, other=0.0)
-            found = tl.cumsum(along + tl.sum(slope, axis=1), axis=0, reverse=True) + tl.sum(end)
+            found = tl.cumsum(along + tl.sum(gradient, axis=1), axis=0, reverse=True) + tl.sum(end)
             found = unless_gone(found, g, at, dk, CHUNK, DK, False)
             tl.store(d_log + head * time + rows, found, mask=rows < time)

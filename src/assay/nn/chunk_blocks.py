@@ -26,7 +26,7 @@ REACH = tl.constexpr(120.0)
 FLOOR = tl.constexpr(-32.0)
 """A log decay below counts as this, so that a difference of two sums over a chunk keeps four digits."""
 GONE = tl.constexpr(-16.0)
-"""A log decay below leaves nothing of a state that a float32 could tell, and has no slope."""
+"""A log decay below leaves nothing of a state that a float32 could tell, and has no gradient."""
 LOG2_E = tl.constexpr(1.4426950408889634)
 WHOLE = tl.constexpr(12582912.0)
 """1.5 * 2^23: a small number added to it is rounded to an integer, which its lowest bits hold."""
@@ -133,16 +133,16 @@ def sums_before(g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr):
 
 
 @triton.jit
-def unless_gone(slope, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr):
-    """Return the slopes of log decays, (ROWS, DK) or (ROWS,), with zeros where everything is forgotten. They are sums
-    over later tokens, in which pairs of tokens that are both later cancel but for their rounding. The slope of a rate
-    of decay is this one times the log decay, which has no bound: at -1000 it would be all rounding."""
+def unless_gone(gradient, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr):
+    """Return the gradients of log decays, (ROWS, DK) or (ROWS,), with zeros where everything is forgotten. They are
+    sums over later tokens, in which pairs of tokens that are both later cancel but for their rounding. The gradient of
+    a rate of decay is this one times the log decay, which has no bound: at -1000 it would be all rounding."""
     if CHANNEL:
         step = sums(g, at, dk, ROWS, DK, True) - sums_before(g, at, dk, ROWS, DK)
     else:
         rows = tl.arange(0, ROWS)
         step = tl.load(g + at + rows) - tl.load(g + at + rows - 1, mask=rows > 0, other=0.0)
-    return tl.where(step < GONE, 0.0, slope)
+    return tl.where(step < GONE, 0.0, gradient)
 
 
 @triton.jit
@@ -258,11 +258,11 @@ def merged_scores_across(x, y, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.co
 
 
 @triton.jit
-def merged_slopes(weights, others, theirs, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
-                  LATE: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Return sum_j weights_ij E_ij others_j: the slope of `merged_scores` in x, whose rows are LATE and the others y,
-    or that in y, by the transpose of the weights. Sums of decays are `own` and `theirs`. No weight stands on the other
-    side of the diagonal, or BEFORE on it."""
+def merged_gradients(weights, others, theirs, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr,
+                     DK: tl.constexpr, LATE: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Return sum_j weights_ij E_ij others_j: the gradient of `merged_scores` in x, whose rows are LATE and the others
+    y, or that in y, by the transpose of the weights. Sums of decays are `own` and `theirs`. No weight stands on the
+    other side of the diagonal, or BEFORE on it."""
     found = tl.zeros((ROWS, DK), dtype=tl.float32)
     if not BEFORE:
         found = on_diagonal(weights, ROWS) * others
@@ -298,9 +298,9 @@ def scores_across(x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK:
 
 @triton.jit
 def decayed(weights, g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr):
-    """Return what `left_of` and `right_of` take, the slopes of `scores` in x and y where all rows meet at one point:
+    """Return what `left_of` and `right_of` take, the gradients of `scores` in x and y where all rows meet at one point:
     with a decay per head weights_ij E_ij, and 0; with one per channel the weights off the diagonal, and those on it.
-    A pair of a token with itself is not rounded then: it cancels in the slope of a decay, where little else is left
+    A pair of a token with itself is not rounded then: it cancels in the gradient of a decay, where little else is left
     in channels that forget fast. No weight stands above the diagonal."""
     if CHANNEL:
         return tl.where(diagonal(ROWS), 0.0, weights), on_diagonal(weights, ROWS)
@@ -340,7 +340,7 @@ def right_of(met, alone, x, kept, g, at, dk, ROWS: tl.constexpr, DK: tl.constexp
 
 @triton.jit
 def over_states(states, d_states, dk, dv, DK: tl.constexpr, BV: tl.constexpr):
-    """Return the sum over value channels of a state times its slope, (DK,)."""
+    """Return the sum over value channels of a state times its gradient, (DK,)."""
     found = tl.zeros((DK,), dtype=tl.float32)
     for v0 in tl.static_range(0, dv, BV):
         state = columns(states, 0, dk, dv, v0, DK, BV)

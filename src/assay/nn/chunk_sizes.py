@@ -34,13 +34,13 @@ def single_products(q: Tensor) -> str:
 
 def wait_for_products() -> None:
     """Let Triton compile products without Hopper's asynchronous instructions: where one product feeds another, Triton
-    3.4 to 3.7 makes wrong slopes of those, and in some shapes an illegal access of memory (flash-linear-attention's
+    3.4 to 3.7 makes wrong gradients of those, and in some shapes an illegal access of memory (flash-linear-attention's
     issues 640 and 984). Triton reads the variable whenever it compiles, and `environment_kept` takes it back."""
     os.environ.setdefault("DISABLE_MMA_V3", "1")
 
 
 def kept_in(dot: str) -> torch.dtype:
-    """Return the dtype of states and of their slopes in memory. Products round them to bf16 anyway, where those are."""
+    """Return the dtype of states and of their gradients in memory: bf16 where products round them to that anyway."""
     return torch.bfloat16 if dot in ("bf16", "rounded") else torch.float32
 
 
@@ -89,7 +89,7 @@ class Folded(Function):
 
 
 def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...], count: int) -> None:
-    """Keep for the slopes the first `count` inputs, and all outputs after the first two."""
+    """Keep for the gradients the first `count` inputs, and all outputs after the first two."""
     ctx.dot = inputs[-1]
     _, _, *kept = output
     ctx.mark_non_differentiable(*kept)
@@ -98,7 +98,7 @@ def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...], coun
 
 
 class KernelScan(Folded):
-    """Base of (q, k, v, two more, ..., S, products) -> (o, S after the last token, what is kept for the slopes)."""
+    """Base of (q, k, v, two more, ..., S, products) -> (o, S after the last token, what is kept for the gradients)."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -92,8 +92,8 @@ def _convolved(x, weight, bias, y, sequences, time, d, KERNEL: tl.constexpr, ROW
 @triton.jit(do_not_specialize=["sequences", "blocks", "time"])
 def _weights(x, gradient, sums, sequences, blocks, time, d, KERNEL: tl.constexpr, ROWS: tl.constexpr,
              COLUMNS: tl.constexpr):  # fmt: skip
-    """Sums over tokens for the weights' gradients and, in the last column, the bias's. A program has every so-manieth
-    block of a model's tokens; its sums are added up over rows at the end alone."""
+    """Computes sums over tokens for the weights' gradients and, in the last column, the bias's. Each of n programs has
+    every n-th block of a model's tokens; its sums are added up over rows at the end alone."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     totals = nothing(KERNEL + 1, ROWS, COLUMNS)

@@ -56,10 +56,10 @@ class _Features(Kernels):
         programs = min(PROGRAMS, sequences * blocks)
         dx, sums = torch.empty_like(x), torch.empty(models, 4, d, heads * programs, device=x.device)
         run, values = _values(x, heads, d)
-        run.slopes_of(values, d_v, dx, sums)
-        for part, slope in enumerate((d_q, d_k)):
+        run.gradients_of(values, d_v, dx, sums)
+        for part, gradient in enumerate((d_q, d_k)):
             _features_back[(programs, heads, models)](
-                x, biases.contiguous(), slope.contiguous(), dx, sums, sequences, blocks, time, d, channels,
+                x, biases.contiguous(), gradient.contiguous(), dx, sums, sequences, blocks, time, d, channels,
                 1.0 if part else scale, part, width, rows,
             )  # fmt: skip
         return dx, sums.sum(dim=-1).to(biases.dtype), None, None
@@ -93,9 +93,9 @@ def _features(x, biases, y, apart, sequences, heads, time, d, channels, scale, W
 
 
 @triton.jit(do_not_specialize=["sequences", "blocks", "time"])
-def _features_back(x, biases, slope, dx, sums, sequences, blocks, time, d, channels, scale, part, WIDTH: tl.constexpr,
-                   ROWS: tl.constexpr):  # fmt: skip
-    """A program has every so-manieth block of a model's tokens, for one head."""
+def _features_back(x, biases, gradient, dx, sums, sequences, blocks, time, d, channels, scale, part,
+                   WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    """Each of n programs has every n-th block of a model's tokens, for one head."""
     program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     programs, heads, own = tl.num_programs(0), tl.num_programs(1), tl.arange(0, WIDTH)
     first, second = tl.zeros((ROWS, WIDTH), dtype=tl.float32), tl.zeros((ROWS, WIDTH), dtype=tl.float32)
@@ -104,7 +104,7 @@ def _features_back(x, biases, slope, dx, sums, sequences, blocks, time, d, chann
         sequence, rows = model * sequences + block // blocks, (block % blocks) * ROWS + tl.arange(0, ROWS)
         here = (rows < time)[:, None] & (own < d)[None, :]
         at = (sequence * time + rows)[:, None] * channels + (2 * part * heads + head) * d + own[None, :]
-        given = slope + ((sequence * heads + head) * time + rows)[:, None] * d + own[None, :]
+        given = gradient + ((sequence * heads + head) * time + rows)[:, None] * d + own[None, :]
         pull = scale * tl.load(given, mask=here, other=0.0).to(tl.float32)
         to_one = pull * _factor(x + at + heads * d, biases, 2 * part + 1, here, own, d)
         to_other = pull * _factor(x + at, biases, 2 * part, here, own, d)

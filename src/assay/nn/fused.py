@@ -1,16 +1,16 @@
 """Which operations around a recurrence run as one Triton kernel each, under `--backend triton`.
 
-    heads        convolution, SiLU, unit length or rotary positions of q, k and v    nn/head_kernels.py
-    reading      RMSNorm of every head's output and the gate                         nn/reading_kernels.py
-    state_space  all around Mamba-2's recurrence                                     nn/state_space_kernels.py
-    replacement  all around RWKV-7's recurrence                                      nn/replacement_kernels.py
-    exponential  all around the mLSTM's recurrence                                   nn/exponential_kernels.py
-    taylor       Based's attention, up to 4096 tokens                                nn/taylor_kernels.py
-    window       attention to the last tokens, heads of up to 64 channels            nn/window_kernels.py
-    sum          linear attention, up to 128 features                                nn/outer.py
-    features     queries and keys of linear attention, as products of projections    nn/feature_kernels.py
-    gates        decays and strengths of writing                                     nn/gate_kernels.py
-    projection   q, k, v and the layer's small projections as one product            nn/attention.py
+    heads       convolution, SiLU, unit length or rotary positions of q, k and v    nn/head_kernels.py
+    gated_norm  RMSNorm of every head's output and the gate                         nn/gated_norm_kernels.py
+    mamba2      all around Mamba-2's recurrence                                     nn/mamba2_kernels.py
+    rwkv7       all around RWKV-7's recurrence                                      nn/rwkv7_kernels.py
+    mlstm       all around the mLSTM's recurrence                                   nn/mlstm_kernels.py
+    based       Based's attention, up to 4096 tokens                                nn/based_kernels.py
+    window      attention to the last tokens, heads of up to 64 channels            nn/window_kernels.py
+    sum         linear attention, up to 128 features                                nn/outer.py
+    features    queries and keys of linear attention, as products of projections    nn/feature_kernels.py
+    gates       decays and strengths of writing                                     nn/gate_kernels.py
+    projection  q, k, v and the layer's small projections as one product            nn/attention.py
 
 A part that is not in FUSED runs as written in torch.
 """
@@ -20,29 +20,29 @@ from typing import Any, NamedTuple
 from assay.core.on_use import Later
 from assay.nn import scan
 
-exponential_kernels: Any = Later("assay.nn.exponential_kernels")  # Triton, which is on CUDA alone
+based_kernels: Any = Later("assay.nn.based_kernels")  # Triton, which is on CUDA alone
 feature_kernels: Any = Later("assay.nn.feature_kernels")
 gate_kernels: Any = Later("assay.nn.gate_kernels")
+gated_norm_kernels: Any = Later("assay.nn.gated_norm_kernels")
 head_kernels: Any = Later("assay.nn.head_kernels")
-reading_kernels: Any = Later("assay.nn.reading_kernels")
-replacement_kernels: Any = Later("assay.nn.replacement_kernels")
+mamba2_kernels: Any = Later("assay.nn.mamba2_kernels")
+mlstm_kernels: Any = Later("assay.nn.mlstm_kernels")
 rotary_kernels: Any = Later("assay.nn.rotary_kernels")
+rwkv7_kernels: Any = Later("assay.nn.rwkv7_kernels")
 scan_kernels: Any = Later("assay.nn.outer")
-state_space_kernels: Any = Later("assay.nn.state_space_kernels")
-taylor_kernels: Any = Later("assay.nn.taylor_kernels")
 window_kernels: Any = Later("assay.nn.window_kernels")
 
 FUSED = {
-    "exponential",
+    "based",
     "features",
+    "gated_norm",
     "gates",
     "heads",
-    "reading",
+    "mamba2",
+    "mlstm",
     "projection",
-    "replacement",
-    "state_space",
+    "rwkv7",
     "sum",
-    "taylor",
     "window",
 }
 ALIGNED = 64

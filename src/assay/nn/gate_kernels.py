@@ -52,7 +52,7 @@ class _Gates(Kernels):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (x, bias), (heads, kind, scale) = ctx.saved_tensors, ctx.options
         x = dense(x)
         models, sequences, time, channels = x.shape
@@ -62,7 +62,7 @@ class _Gates(Kernels):
         dx = torch.empty(x.shape, device=x.device, dtype=x.dtype)
         sums = torch.empty(models, channels, programs, device=x.device)  # torch adds up neighbours fast
         _gates_back[(programs, models)](
-            x, x if bias is None else bias.contiguous(), slope.contiguous(), dx, sums, *x.stride()[:3], sequences,
+            x, x if bias is None else bias.contiguous(), gradient.contiguous(), dx, sums, *x.stride()[:3], sequences,
             blocks, time, channels, channels // heads, scale, width, rows, kind, bias is not None,
         )  # fmt: skip
         return dx, None if bias is None else sums.sum(dim=-1).to(bias.dtype), None, None, None
@@ -101,9 +101,9 @@ def _gates(x, bias, y, x_model, x_sequence, x_row, sequences, time, channels, d,
 
 
 @triton.jit(do_not_specialize=["sequences", "blocks", "time"])
-def _gates_back(x, bias, slope, dx, sums, x_model, x_sequence, x_row, sequences, blocks, time, channels, d, scale,
+def _gates_back(x, bias, gradient, dx, sums, x_model, x_sequence, x_row, sequences, blocks, time, channels, d, scale,
                 WIDTH: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
-    """A program has every so-manieth block of a model's rows."""
+    """Each of n programs has every n-th block of a model's rows."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     own = tl.arange(0, WIDTH)
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
@@ -118,7 +118,7 @@ def _gates_back(x, bias, slope, dx, sums, x_model, x_sequence, x_row, sequences,
         if BIASED:
             z += tl.load(bias + model * channels + own, mask=own < channels, other=0.0).to(tl.float32)[None, :]
         in_heads = start + (own // d * time * d + own % d)[None, :] + rows[:, None] * d
-        pull = scale * tl.load(slope + in_heads, mask=inside, other=0.0).to(tl.float32)
+        pull = scale * tl.load(gradient + in_heads, mask=inside, other=0.0).to(tl.float32)
         share = tl.sigmoid(z)
         if KIND == 0:
             pull = pull * share * tl.sigmoid(-z)

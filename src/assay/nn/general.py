@@ -41,8 +41,8 @@ class _General(KernelScan):
     def backward(ctx: Any, d_o: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         q, k, v, a, b, *kept = ctx.saved_tensors
         d_o = torch.zeros_like(v) if d_o is None else d_o.contiguous()
-        *slopes, d_first = _Chunks(q, k, v, a, b, ctx.dot).backward(d_o, d_last, *kept)
-        return (*slopes, d_first if ctx.needs_input_grad[6] else None, None)
+        *gradients, d_first = _Chunks(q, k, v, a, b, ctx.dot).backward(d_o, d_last, *kept)
+        return (*gradients, d_first if ctx.needs_input_grad[6] else None, None)
 
 
 class _Chunks:
@@ -99,7 +99,7 @@ class _Chunks:
         self, d_o: Tensor, d_last: Tensor | None, g: Tensor, states: Tensor, y: Tensor, moved: Tensor, solved: Tensor,
         bk: Tensor, qk: Tensor, qa: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """Return the slopes of q, k, v, a, b, the log decay and the state before the first token."""
+        """Return the gradients of q, k, v, a, b, the log decay and the state before the first token."""
         _, chunks, dk, dv = self.sizes
         grid = (self.heads, chunks)
         d_states, d_first = self.kept(*self.shape[:2], chunks, dk, dv), self.empty(*self.shape[:2], dk, dv)
@@ -108,23 +108,23 @@ class _Chunks:
             self.q, self.a, g, qa, moved, d_o, dy, d_states, d_first if d_last is None else d_last.contiguous(),
             d_first, *self.sizes, GIVEN=d_last is not None, **self.carried,
         )  # fmt: skip
-        general_kernels.slopes_of_values_general[(*grid, triton.cdiv(dv, self.block))](
+        general_kernels.gradients_of_values_general[(*grid, triton.cdiv(dv, self.block))](
             self.k, g, solved, bk, qk, d_o, dy, d_states, dz, d_v, *self.sizes, **self.alone
         )
         d_q, d_k, d_a, d_b = (self.empty(self.k.shape) for _ in range(4))
         for launch in self.launches:
-            general_kernels.slopes_of_queries_general[grid](
+            general_kernels.gradients_of_queries_general[grid](
                 self.q, self.k, self.a, self.v, y, g, states, d_states, d_o, d_q, d_k, d_a, *self.sizes, **launch
             )
         for launch in self.launches:
-            general_kernels.slopes_of_readers_general[grid](
+            general_kernels.gradients_of_readers_general[grid](
                 self.b, self.k, self.a, self.v, y, g, states, dz, d_b, d_k, d_a, *self.sizes, **launch
             )
         d_log = self.empty(self.k.shape)
-        general_kernels.slopes_of_decay_general[grid](
+        general_kernels.gradients_of_decay_general[grid](
             self.q, self.k, self.a, self.b, g, d_q, d_k, d_a, d_b, states, d_states, d_log, *self.sizes,
             self.kinds["CHUNK"], self.kinds["DK"], self.block,
         )  # fmt: skip
         given = zip((d_q, d_k, d_a, d_b), (self.q, self.k, self.a, self.b), strict=True)
-        d_q, d_k, d_a, d_b = (slope.to(x.dtype) for slope, x in given)
+        d_q, d_k, d_a, d_b = (gradient.to(x.dtype) for gradient, x in given)
         return d_q, d_k, d_v, d_a, d_b, d_log, d_first

@@ -7,7 +7,8 @@ chunk_blocks.py, S the state before it, and B_ij = (b_i E_{i-1,j}) . a_j, C_ij =
     outputs    o_i = (q_i e^G_i) S + sum_{j<=i} ((q_i E_ij) . k_j) v_j + ((q_i E_ij) . a_j) y_j
     carry      S <- e^G_end S + sum_j (k_j e^(G_end - G_j)) v_j^T + (a_j e^(G_end - G_j)) y_j^T
 
-Only `carry_general` and `carry_back_general` go from chunk to chunk. Backward, dz = T^T dy is the slope of (I - B) y.
+Only `carry_general` and `carry_back_general` go from chunk to chunk. Backward, dz = T^T dy is the gradient of
+(I - B) y.
 """
 
 import triton
@@ -18,8 +19,8 @@ from assay.nn.chunk_blocks import (
     columns,
     dot,
     elsewhere,
+    merged_gradients,
     merged_scores,
-    merged_slopes,
     once,
     over_states,
     put,
@@ -130,37 +131,38 @@ def outputs_general(q, k, a, v, y, g, states, qk, qa, o, time, chunks, dk, dv: t
 def carry_back_general(q, a, g, qa, moved, d_o, dy, d_states, given, first, time, chunks, dk, dv: tl.constexpr,
                        CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, GIVEN: tl.constexpr,
                        DOT: tl.constexpr):  # fmt: skip
-    """From the last chunk to the first: d_states[n] is the slope of the state after chunk n, `first` that of the state
-    before all. GIVEN: it begins with that slope, not with zeros."""
+    """From the last chunk to the first: d_states[n] is the gradient of the state after chunk n, `first` that of the
+    state before all. GIVEN: it begins with that gradient, not with zeros."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * dk
     d_states += head * chunks * dk * dv
     qa += head * chunks * CHUNK * CHUNK
     keys_at, values_at = head * time * dk, head * time * dv
-    slope = tl.zeros((DK, BV), dtype=tl.float32)
+    gradient = tl.zeros((DK, BV), dtype=tl.float32)
     if GIVEN:
-        slope = columns(given + head * dk * dv, 0, dk, dv, v0, DK, BV)
+        gradient = columns(given + head * dk * dv, 0, dk, dv, v0, DK, BV)
     for back in range(chunks):
         chunk = chunks - 1 - back
-        put_columns(d_states + chunk * dk * dv, slope, 0, dk, dv, v0, DK, BV)
+        put_columns(d_states + chunk * dk * dv, gradient, 0, dk, dv, v0, DK, BV)
         at = chunk * CHUNK
         end = sum_at(g, at + CHUNK - 1, dk, DK, True)
         own = sums(g, at, dk, CHUNK, DK, True)
         pull = columns(d_o + values_at, at, time, dv, v0, CHUNK, BV)
         erased = tile(a + keys_at, at, time, dk, CHUNK, DK) * tl.exp(end - own)
         read = tile(qa + chunk * CHUNK * CHUNK, 0, CHUNK, CHUNK, CHUNK, CHUNK)
-        stored = dot(tl.trans(read), pull, DOT) + dot(erased, slope, DOT)
+        stored = dot(tl.trans(read), pull, DOT) + dot(erased, gradient, DOT)
         put_columns(dy + values_at, stored, at, time, dv, v0, CHUNK, BV)
         queries = tile(q + keys_at, at, time, dk, CHUNK, DK) * tl.exp(own)
         before = dot(tl.trans(queries), pull, DOT)
         before += dot(tl.trans(tile(moved + keys_at, at, time, dk, CHUNK, DK)), stored, DOT)
-        slope = tl.trans(tl.exp(end)) * slope + before
-    put_columns(first + head * dk * dv, slope, 0, dk, dv, v0, DK, BV)
+        gradient = tl.trans(tl.exp(end)) * gradient + before
+    put_columns(first + head * dk * dv, gradient, 0, dk, dv, v0, DK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_values_general(k, g, t, bk, qk, d_o, dy, d_states, dz, d_v, time, chunks, dk, dv: tl.constexpr,
-                             CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def gradients_of_values_general(k, g, t, bk, qk, d_o, dy, d_states, dz, d_v, time, chunks, dk, dv: tl.constexpr,
+                                CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+                                DOT: tl.constexpr):  # fmt: skip
     """dz = T^T dy, and dv through outputs, through y, and through the state after the chunk."""
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at, values_at, matrix = chunk * CHUNK, head * time * dv, (head * chunks + chunk) * CHUNK * CHUNK
@@ -179,10 +181,10 @@ def slopes_of_values_general(k, g, t, bk, qk, d_o, dy, d_states, dz, d_v, time, 
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, d_a, time, chunks, dk, dv: tl.constexpr,
-                              CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
-                              DOT: tl.constexpr):  # fmt: skip
-    """dq, and the parts of the slopes of k and a through outputs and through the state after the chunk."""
+def gradients_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, d_a, time, chunks, dk,
+                                 dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+                                 BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """dq, and the parts of the gradients of k and a through outputs and through the state after the chunk."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
     before = (head * (chunks + 1) + chunk) * dk * dv
@@ -190,29 +192,29 @@ def slopes_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, 
     if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
         return
     after = d_states + (head * chunks + chunk) * dk * dv
-    slopes_of_reading(d_o + values_at, v + values_at, y + values_at, q + keys_at, k + keys_at, a + keys_at, g,
-                      states + before, after, dq + keys_at, d_k + keys_at, d_a + keys_at, at, time, dk, dv, CHUNK,
-                      LEVELS, DK, BV, False, DOT)  # fmt: skip
+    gradients_of_reading(d_o + values_at, v + values_at, y + values_at, q + keys_at, k + keys_at, a + keys_at, g,
+                         states + before, after, dq + keys_at, d_k + keys_at, d_a + keys_at, at, time, dk, dv, CHUNK,
+                         LEVELS, DK, BV, False, DOT)  # fmt: skip
 
 
 @triton.jit
-def slopes_of_reading(pull, v, y, x, k, a, g, states, after, d_x, d_k, d_a, at, time, dk, dv, CHUNK: tl.constexpr,
-                      LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, BEFORE: tl.constexpr,
-                      DOT: tl.constexpr):  # fmt: skip
-    """The slopes of x, which reads the state, and of k and a through that. For queries those through the state after
+def gradients_of_reading(pull, v, y, x, k, a, g, states, after, d_x, d_k, d_a, at, time, dk, dv, CHUNK: tl.constexpr,
+                         LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, BEFORE: tl.constexpr,
+                         DOT: tl.constexpr):  # fmt: skip
+    """The gradients of x, which reads the state, and of k and a through that. For queries those through the state after
     the chunk are added; BEFORE, as b reads, they are there, and added to."""
     if LEVELS == 0:
         end = sum_at(g, at + CHUNK - 1, dk, DK, True)
         late = once(tile(x, at, time, dk, CHUNK, DK) * tl.exp(read_at(g, at, dk, CHUNK, DK, BEFORE) - 0.5 * end), dk)
         total = tl.exp(0.5 * end) * against_state(pull, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-        total += slope_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK, DK, BV, BEFORE, DOT)
-        total += slope_of_written(pull, y, a, late, g, after, d_a, at, time, dk, dv, CHUNK, DK, BV, BEFORE, DOT)
+        total += gradient_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK, DK, BV, BEFORE, DOT)
+        total += gradient_of_written(pull, y, a, late, g, after, d_a, at, time, dk, dv, CHUNK, DK, BV, BEFORE, DOT)
         total *= tl.exp(read_at(g, at, dk, CHUNK, DK, BEFORE) - 0.5 * end)
     else:
         total = tl.exp(read_at(g, at, dk, CHUNK, DK, BEFORE))
         total *= against_state(pull, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-        total += slope_by_merges(pull, v, k, x, g, after, d_k, at, time, dk, dv, CHUNK, LEVELS, DK, BV, BEFORE, DOT)
-        total += slope_by_merges(pull, y, a, x, g, after, d_a, at, time, dk, dv, CHUNK, LEVELS, DK, BV, BEFORE, DOT)
+        total += gradient_by_merges(pull, v, k, x, g, after, d_k, at, time, dk, dv, CHUNK, LEVELS, DK, BV, BEFORE, DOT)
+        total += gradient_by_merges(pull, y, a, x, g, after, d_a, at, time, dk, dv, CHUNK, LEVELS, DK, BV, BEFORE, DOT)
     put(d_x, total, at, time, dk, CHUNK, DK)
 
 
@@ -223,10 +225,10 @@ def read_at(g, at, dk, CHUNK: tl.constexpr, DK: tl.constexpr, BEFORE: tl.constex
 
 
 @triton.jit
-def slope_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
-                     BV: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Write the slope of what v is written under, and return the share of the readers' slope, where all rows meet at
-    one point."""
+def gradient_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
+                        BV: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Write the gradient of what v is written under, and return the share of the readers' gradient, where all rows meet
+    at one point."""
     end = sum_at(g, at + CHUNK - 1, dk, DK, True)
     weights = weights_of(pull, v, at, time, dv, CHUNK, BV, BEFORE, DOT)
     found = dot(tl.trans(weights), late, DOT)
@@ -241,12 +243,12 @@ def slope_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK: t
 
 
 @triton.jit
-def slope_by_merges(pull, v, k, x, g, after, d_k, at, time, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
-                    DK: tl.constexpr, BV: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Write and return what `slope_of_written` does, where blocks are merged."""
+def gradient_by_merges(pull, v, k, x, g, after, d_k, at, time, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
+                       DK: tl.constexpr, BV: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Write and return what `gradient_of_written` does, where blocks are merged."""
     since, own = read_at(g, at, dk, CHUNK, DK, BEFORE), sums(g, at, dk, CHUNK, DK, True)
     across, readers = weights_across(pull, v, at, time, dv, CHUNK, BV, BEFORE, DOT), tile(x, at, time, dk, CHUNK, DK)
-    found = merged_slopes(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, BEFORE, DOT)
+    found = merged_gradients(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, BEFORE, DOT)
     if BEFORE:
         found += tile(d_k, at, time, dk, CHUNK, DK)
     else:
@@ -254,39 +256,39 @@ def slope_by_merges(pull, v, k, x, g, after, d_k, at, time, dk, dv, CHUNK: tl.co
         found += until * against_state(v, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_k, found, at, time, dk, CHUNK, DK)
     weights, keys = weights_of(pull, v, at, time, dv, CHUNK, BV, BEFORE, DOT), tile(k, at, time, dk, CHUNK, DK)
-    return merged_slopes(weights, keys, own, since, g, at, dk, CHUNK, LEVELS, DK, True, BEFORE, DOT)
+    return merged_gradients(weights, keys, own, since, g, at, dk, CHUNK, LEVELS, DK, True, BEFORE, DOT)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time, chunks, dk, dv: tl.constexpr,
-                              CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
-                              DOT: tl.constexpr):  # fmt: skip
-    """db, and what k and a get through y, added to their slopes."""
+def gradients_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time, chunks, dk, dv: tl.constexpr,
+                                 CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+                                 DOT: tl.constexpr):  # fmt: skip
+    """db, and what k and a get through y, added to their gradients."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
     g += head * chunks * CHUNK * dk
     if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
         return
     before = states + (head * (chunks + 1) + chunk) * dk * dv
-    slopes_of_reading(dz + values_at, v + values_at, y + values_at, b + keys_at, k + keys_at, a + keys_at, g, before,
-                      before, d_b + keys_at, d_k + keys_at, d_a + keys_at, at, time, dk, dv, CHUNK, LEVELS, DK, BV,
-                      True, DOT)  # fmt: skip
+    gradients_of_reading(dz + values_at, v + values_at, y + values_at, b + keys_at, k + keys_at, a + keys_at, g, before,
+                         before, d_b + keys_at, d_k + keys_at, d_a + keys_at, at, time, dk, dv, CHUNK, LEVELS, DK, BV,
+                         True, DOT)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_decay_general(q, k, a, b, g, dq, d_k, d_a, d_b, states, d_states, d_log, time, chunks, dk,
-                            dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr):  # fmt: skip
-    """G stands beside q, k and a as q e^G, k e^-G and a e^-G, and beside the next token's b as b e^G: its slope is
+def gradients_of_decay_general(q, k, a, b, g, dq, d_k, d_a, d_b, states, d_states, d_log, time, chunks, dk,
+                               dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr):  # fmt: skip
+    """G stands beside q, k and a as q e^G, k e^-G and a e^-G, and beside the next token's b as b e^G: its gradient is
     q dq - k dk - a da, and b db of the token after. A log decay gets the sum of those from its own token on, and what
     the state after the chunk receives."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at = chunk * CHUNK, head * time * dk
-    slope = tile(q + keys_at, at, time, dk, CHUNK, DK) * tile(dq + keys_at, at, time, dk, CHUNK, DK)
-    slope -= tile(k + keys_at, at, time, dk, CHUNK, DK) * tile(d_k + keys_at, at, time, dk, CHUNK, DK)
-    slope -= tile(a + keys_at, at, time, dk, CHUNK, DK) * tile(d_a + keys_at, at, time, dk, CHUNK, DK)
+    gradient = tile(q + keys_at, at, time, dk, CHUNK, DK) * tile(dq + keys_at, at, time, dk, CHUNK, DK)
+    gradient -= tile(k + keys_at, at, time, dk, CHUNK, DK) * tile(d_k + keys_at, at, time, dk, CHUNK, DK)
+    gradient -= tile(a + keys_at, at, time, dk, CHUNK, DK) * tile(d_a + keys_at, at, time, dk, CHUNK, DK)
     reading = tile(b + keys_at, at, time, dk, CHUNK, DK) * tile(d_b + keys_at, at, time, dk, CHUNK, DK)
     after = (head * (chunks + 1) + chunk + 1) * dk * dv
     end = over_states(states + after, d_states + (head * chunks + chunk) * dk * dv, dk, dv, DK, BV)
-    found = tl.cumsum(slope + reading, axis=0, reverse=True) - reading + end[None, :]
+    found = tl.cumsum(gradient + reading, axis=0, reverse=True) - reading + end[None, :]
     found = unless_gone(found, g + head * chunks * CHUNK * dk, at, dk, CHUNK, DK, True)
     put(d_log + keys_at, found, at, time, dk, CHUNK, DK)

@@ -1,6 +1,6 @@
 """What the kernels around a recurrence share: grids over (models, sequences, heads, time, d), sums for parameters.
 
-A program of a forward pass has a block of rows of one head; one of a backward pass has every so-manieth block of a
+A program of a forward pass has a block of rows of one head; each of the n of a backward pass has every n-th block of a
 model's tokens, for one head, and sums of its own for the parameters.
 """
 
@@ -24,7 +24,7 @@ PROGRAMS = 256
 
 
 class Kernels(Function):
-    """Base of an operation by kernels. Its first inputs are tensors, or None; the rest are options, without a slope."""
+    """Base of an operation by kernels. Its first inputs are tensors, or None; options follow, without a gradient."""
 
     own: ClassVar[int]
     """How many inputs have an axis of models in front: it is of size 1, but in a bank."""

@@ -5,7 +5,7 @@
 The projection is (models, sequences, time, channels); heads are written as (models, sequences, heads, time, d), as the
 scans read them. Sums are float32, results have the dtype of the projection. Channels beyond the heads' are returned as
 they are. A row of a block walks along a stretch of tokens, and carries what the convolution sees: x is loaded once, and
-backward a slope of x is whole when the tokens after it have added to it.
+backward a gradient of x is whole when the tokens after it have added to it.
 """
 
 from typing import Any
@@ -57,8 +57,8 @@ class _Heads(Kernels):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        return (*Run(*ctx.saved_tensors, *ctx.options).backward(*slopes), None, None, None)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return (*Run(*ctx.saved_tensors, *ctx.options).backward(*gradients), None, None, None)
 
 
 class Run:
@@ -111,23 +111,23 @@ class Run:
         """Return how many programs share the tokens of a model, for each head of every part."""
         return min(self.most, max(self.cut(part, self.stretch[1])[0] for part in self.plan.parts))
 
-    def slopes_of(self, part: Part, slope: Tensor, dx: Tensor, sums: Tensor) -> None:
-        """Write the slopes of x, and the sums for weights and bias, if there are any."""
+    def gradients_of(self, part: Part, gradient: Tensor, dx: Tensor, sums: Tensor) -> None:
+        """Write the gradients of x, and the sums for weights and bias, if there are any."""
         blocks, sizes = self.cut(part, self.stretch[1])
-        _slopes[(self.programs(), part.heads, self.models)](
-            self.x, *self.read, slope.contiguous(), dx, sums, blocks, *sizes, part.scale, **self.options(part)
+        _gradients[(self.programs(), part.heads, self.models)](
+            self.x, *self.read, gradient.contiguous(), dx, sums, blocks, *sizes, part.scale, **self.options(part)
         )
 
-    def backward(self, *slopes: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        own, rest = self.plan.channels, slopes[-1]
+    def backward(self, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        own, rest = self.plan.channels, gradients[-1]
         dx = torch.empty_like(self.x)
         if own < self.channels:
             dx[..., own : self.filled] = rest
             dx[..., self.filled :] = 0.0
         kinds = self.taps + (self.bias is not None)
         sums = self.x.new_empty(self.models, self.programs(), own, kinds, dtype=torch.float32)
-        for part, slope in zip(self.plan.parts, slopes[:-1], strict=True):
-            self.slopes_of(part, slope, dx, sums)
+        for part, gradient in zip(self.plan.parts, gradients[:-1], strict=True):
+            self.gradients_of(part, gradient, dx, sums)
         if self.weight is None:
             return dx, None, None
         total = sums.sum(dim=1)
@@ -282,7 +282,7 @@ def _written(x, weight, bias, cos, sin, y, sequences, stretches, length, time, h
 @triton.jit
 def _pulled(h, pull, other, scale, cos, sin, rows, here, place, sign, half, SWISH: tl.constexpr, UNIT: tl.constexpr,
             ROTARY: tl.constexpr, SCALED: tl.constexpr):  # fmt: skip
-    """Return the slope of h before its SiLU at some tokens, given that of y, and of the channels turned with it."""
+    """Return the gradient of h before its SiLU at some tokens, given that of y, and of the channels turned with it."""
     gate = sigmoid(h) if SWISH else 1.0
     y = h * gate
     if UNIT:
@@ -301,7 +301,7 @@ def _pulled(h, pull, other, scale, cos, sin, rows, here, place, sign, half, SWIS
 
 @triton.jit
 def _whole(late, pull, taps, TAPS: tl.constexpr):
-    """Return the slope of x at the token that the first tap saw: it is whole now."""
+    """Return the gradient of x at the token that the first tap saw: it is whole now."""
     found = pull
     if TAPS > 0:
         found = pull * taps[0]
@@ -312,7 +312,7 @@ def _whole(late, pull, taps, TAPS: tl.constexpr):
 
 @triton.jit
 def _later(late, pull, taps, TAPS: tl.constexpr):
-    """Return the slopes of x at the tokens that the other taps saw, as far as they are known."""
+    """Return the gradients of x at the tokens that the other taps saw, as far as they are known."""
     found = ()
     for tap in tl.static_range(1, TAPS - 1):
         found = also(found, late[tap] + pull * taps[tap])
@@ -333,13 +333,13 @@ def _added(totals, seen, pull, TOKEN: tl.constexpr, TAPS: tl.constexpr, BIASED: 
 
 
 @triton.jit(do_not_specialize=["blocks", "sequences", "stretches", "length", "time"])
-def _slopes(x, weight, bias, cos, sin, slope, dx, sums, blocks, sequences, stretches, length, time, heads, d,
-            channels, convolved, start, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
-            TAPS: tl.constexpr, SWISH: tl.constexpr, UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr,
-            SCALED: tl.constexpr, STEPS: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
-    """Slopes of x, and sums over tokens for the gradients of the taps and, in the last column, of the bias. A program
-    has every so-manieth block of a model's stretches, for one head; its sums are added up over rows at the end alone.
-    A token's slope is known when all tokens that see it are: each stretch looks at some of the next one too."""
+def _gradients(x, weight, bias, cos, sin, gradient, dx, sums, blocks, sequences, stretches, length, time, heads, d,
+               channels, convolved, start, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
+               TAPS: tl.constexpr, SWISH: tl.constexpr, UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr,
+               SCALED: tl.constexpr, STEPS: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
+    """Computes the gradients of x, and sums over tokens for those of the taps and, in the last column, of the bias.
+    Each of n programs has every n-th block of a model's stretches, for one head; its sums are added up over rows at the
+    end alone. A token's gradient is known when all tokens that see it are: each stretch looks at some of the next."""
     program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own = tl.arange(0, WIDTH)
     inside = (own < d)[None, :]
@@ -355,7 +355,7 @@ def _slopes(x, weight, bias, cos, sin, slope, dx, sums, blocks, sequences, stret
         sequence, first, left = _stretch(block, sequences, stretches, length, time, ROWS)
         sequence = model * sequences + sequence
         at = ((sequence * time + first) * channels + start + head * d)[:, None] + own[None, :]
-        from_heads = slope + (_rows(sequence, first, head, heads, time, STEPS, LAST) * d)[:, None]
+        from_heads = gradient + (_rows(sequence, first, head, heads, time, STEPS, LAST) * d)[:, None]
         given, to = x + at, dx + at - LATE * wide
         pull_at, other_at = from_heads + own[None, :], from_heads + partner[None, :]
         before = _before(given, first, wide, (left > 0)[:, None] & inside, TAPS)

@@ -48,9 +48,11 @@ class _CrossEntropy(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         logits, targets, sums = ctx.saved_tensors
-        slope = torch.empty_like(logits)
-        _losses_backward[(len(logits),)](logits, targets, sums, gradient.contiguous(), slope, logits.shape[1], COLUMNS)
-        return slope, None
+        d_logits = torch.empty_like(logits)
+        _losses_backward[(len(logits),)](
+            logits, targets, sums, gradient.contiguous(), d_logits, logits.shape[1], COLUMNS
+        )
+        return d_logits, None
 
 
 class _RmsNorm(Function):
@@ -72,11 +74,11 @@ class _RmsNorm(Function):
         x, gains, scale = ctx.saved_tensors
         per_model, d, _, rows = ctx.sizes
         programs = max(1, min(PROGRAMS // len(gains), triton.cdiv(per_model, rows)))
-        slope = torch.empty_like(x)
+        d_x = torch.empty_like(x)
         sums = torch.empty(len(gains), programs, d, device=x.device)
         grid = (len(gains), programs)
-        _norm_backward[grid](gradient.contiguous(), x, gains, scale, slope, sums, *ctx.sizes)
-        return slope, sums.sum(dim=1).to(gains.dtype), None
+        _norm_backward[grid](gradient.contiguous(), x, gains, scale, d_x, sums, *ctx.sizes)
+        return d_x, sums.sum(dim=1).to(gains.dtype), None
 
 
 @triton.jit
@@ -96,14 +98,14 @@ def _losses(logits, targets, losses, sums, outputs, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _losses_backward(logits, targets, sums, gradient, slope, outputs, COLUMNS: tl.constexpr):
+def _losses_backward(logits, targets, sums, gradient, d_logits, outputs, COLUMNS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     target, log_sum, weight = tl.load(targets + row), tl.load(sums + row), tl.load(gradient + row)
     for start in range(0, outputs, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         z = tl.load(logits + row * outputs + columns, mask=columns < outputs, other=-float("inf")).to(tl.float32)
         change = (tl.exp(z - log_sum) - tl.where(columns == target, 1.0, 0.0)) * weight
-        tl.store(slope + row * outputs + columns, change, mask=columns < outputs)
+        tl.store(d_logits + row * outputs + columns, change, mask=columns < outputs)
 
 
 @triton.jit
@@ -120,7 +122,7 @@ def _norm(x, gains, y, scale, eps, count, per_model, d, WIDTH: tl.constexpr, ROW
 
 
 @triton.jit
-def _norm_backward(gradient, x, gains, scale, slope, sums, per_model, d, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+def _norm_backward(gradient, x, gains, scale, d_x, sums, per_model, d, WIDTH: tl.constexpr, ROWS: tl.constexpr):
     model, program, programs = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     columns = tl.arange(0, WIDTH)
     gain = tl.load(gains + model * d + columns, mask=columns < d, other=0.0).to(tl.float32)
@@ -135,5 +137,5 @@ def _norm_backward(gradient, x, gains, scale, slope, sums, per_model, d, WIDTH: 
         total += tl.sum(pull * unit, axis=0)
         pull = pull * gain[None, :]
         along = tl.sum(pull * unit, axis=1)[:, None] / d
-        tl.store(slope + at, (pull - unit * along) * over, mask=inside)
+        tl.store(d_x + at, (pull - unit * along) * over, mask=inside)
     tl.store(sums + (model * programs + program) * d + columns, total, mask=columns < d)

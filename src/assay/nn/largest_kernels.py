@@ -28,7 +28,7 @@ def largest(
     count: Int[Tensor, " models"],
     among: Bool[Tensor, "models units"] | None = None,
 ) -> Float[Tensor, "models rows units"]:
-    """Return what nn.largest does. Of equal numbers the first are kept. A 0 gets no slope, kept or not."""
+    """Return what nn.largest does. Of equal numbers the first are kept. A 0 gets no gradient, kept or not."""
     return _Largest.apply(z, count, among)
 
 
@@ -46,9 +46,9 @@ class _Largest(Function):
         return kept
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (kept,) = ctx.saved_tensors
-        return torch.where(kept != 0, slope, 0.0), None, None
+        return torch.where(kept != 0, gradient, 0.0), None, None
 
 
 @triton.jit

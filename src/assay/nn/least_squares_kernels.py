@@ -10,12 +10,12 @@ the ridge first, so that the ridge is 1 in every channel. Steps are taken until 
 carries it from step to step, is above the tolerance. S of every chunk is computed by the outer recurrence's kernels,
 with keys for values.
 
-Backward, with y_t = (G_t + L)^-1 dx_t by the same kernel, dq_t = y_t, dL = -sum_t y_t x_t, and the other slopes are
+Backward, with y_t = (G_t + L)^-1 dx_t by the same kernel, dq_t = y_t, dL = -sum_t y_t x_t, and the other gradients are
 those of -sum_t y_t . (G_t x_t), which is an outer recurrence.
 
 Answers are float32 also where queries are bf16, so that this recurrence, and the one that reads with them, multiply as
-float32 is multiplied. The slope of a decay is a small difference of large sums: with operands rounded to bf16, that of
-a gate's bias was up to a quarter wrong.
+float32 is multiplied. The gradient of a decay is a small difference of large sums: with operands rounded to bf16, that
+of a gate's bias was up to a quarter wrong.
 """
 
 from typing import Any
@@ -60,7 +60,7 @@ def ridge_scan(
 
 
 class _Solved(Folded):
-    """(q, k, log a, b, L, G before the first token) -> (x, what is kept for the slopes)."""
+    """(q, k, log a, b, L, G before the first token) -> (x, what is kept for the gradients)."""
 
     @staticmethod
     def forward(
@@ -111,7 +111,7 @@ def _solve(
 @triton.jit(do_not_specialize=LENGTHS)
 def solved(q, answers, k, b, g, states, ridge, x, pull, d_ridge, time, chunks, dk, most, tolerance,
            CHUNK: tl.constexpr, DK: tl.constexpr, BACK: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """BACK: q are slopes of the `answers`; writes -x and the chunk's share of the ridge's slope too."""
+    """BACK: q are gradients of the `answers`; writes -x and the chunk's share of the ridge's gradient too."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows, channels = chunk * CHUNK, head * time * dk, tl.arange(0, DK)
     root = tl.rsqrt(tl.load(ridge + head * dk + channels, mask=channels < dk, other=1.0))
@@ -141,5 +141,5 @@ def solved(q, answers, k, b, g, states, ridge, x, pull, d_ridge, time, chunks, d
     put(x + rows, found, at, time, dk, CHUNK, DK)
     if BACK:
         put(pull + rows, -found, at, time, dk, CHUNK, DK)
-        slope = -tl.sum(found * tile(answers + rows, at, time, dk, CHUNK, DK), axis=0)
-        put_vector(d_ridge, slope, head * chunks + chunk, dk, DK)
+        gradient = -tl.sum(found * tile(answers + rows, at, time, dk, CHUNK, DK), axis=0)
+        put_vector(d_ridge, gradient, head * chunks + chunk, dk, DK)

@@ -10,7 +10,7 @@ from torch.nn.functional import rms_norm, silu
 
 from assay.core.on_use import Later
 from assay.nn.axes import Tokens
-from assay.nn.fused import fused, reading_kernels
+from assay.nn.fused import fused, gated_norm_kernels
 from assay.nn.whole import has_kernels, whole
 
 kernels: Any = Later("assay.nn.kernels")  # Triton, which is on CUDA alone
@@ -50,9 +50,9 @@ class Norm(nn.RMSNorm):
     ) -> Tokens:
         """Return RMSNorm(o) * act(gate), the norm head by head, with the heads side by side in a token. The last of
         `every` so many rows of o is a token's."""
-        if fused("reading"):
+        if fused("gated_norm"):
             dtype = precision(self.weight)
-            return reading_kernels.gated_norm(o, gate, self.weight, eps=self.eps, act=act, dtype=dtype, every=every)
+            return gated_norm_kernels.gated_norm(o, gate, self.weight, eps=self.eps, act=act, dtype=dtype, every=every)
         o = o[:, :, every - 1 :: every]
         # Norms are taken in the weights' precision, also under autocast.
         o = self(o.to(self.weight.dtype))

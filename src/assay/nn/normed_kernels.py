@@ -103,11 +103,11 @@ def normed_outputs(q, k, v, b, g, states, n_states, o, n, time, chunks, dk, dv, 
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def normed_slopes(q, k, v, b, g, states, n_states, d_states, d_n_states, d_o, d_n, d_q, d_k, d_v, d_log, d_b, time,
-                  chunks, dk, dv, CHUNK: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-                  DOT: tl.constexpr):  # fmt: skip
-    """All slopes of a chunk. A log decay gets what its token and later ones have for reading, less what they have for
-    being read, and what the state after the chunk has."""
+def normed_gradients(q, k, v, b, g, states, n_states, d_states, d_n_states, d_o, d_n, d_q, d_k, d_v, d_log, d_b, time,
+                     chunks, dk, dv, CHUNK: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+                     DOT: tl.constexpr):  # fmt: skip
+    """All gradients of a chunk. A log decay gets what its token and later ones have for reading, less what they have
+    for being read, and what the state after the chunk has."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     q += head * time * dk
@@ -120,14 +120,14 @@ def normed_slopes(q, k, v, b, g, states, n_states, d_states, d_n_states, d_o, d_
     n_states += (head * chunks + chunk) * dk
     d_states += (head * chunks + chunk) * dk * dv
     d_n_states += (head * chunks + chunk) * dk
-    slope = slopes_of_queries(q, k, v, b, g, states, n_states, d_o, d_n, d_q + head * time * dk, head, at, time, dk, dv,
-                              CHUNK, BK, BV, DOT)  # fmt: skip
+    gradient = gradients_of_queries(q, k, v, b, g, states, n_states, d_o, d_n, d_q + head * time * dk, head, at, time,
+                                    dk, dv, CHUNK, BK, BV, DOT)  # fmt: skip
     # Numbers per token are loaded again, from a cache: kept, they would take registers in between.
     strength = per_token(b, head, at, time, CHUNK)
     met = products(k, q, at, time, dk, CHUNK, BK, DOT) * decays(g, at, CHUNK, True) * strength
     weights = products(v, d_o, at, time, dv, CHUNK, BV, DOT) + tl.trans(per_token(d_n, head, at, time, CHUNK))
     # Each pair of tokens counts for the late one and against the early one, by the very same number.
-    slope += tl.sum(met * weights, axis=0) - tl.sum(met * weights, axis=1)
+    gradient += tl.sum(met * weights, axis=0) - tl.sum(met * weights, axis=1)
     met, weights = rounded(met, DOT), rounded(weights * decays(g, at, CHUNK, True), DOT)
     end = tl.load(g + at + CHUNK - 1)
     until = tl.exp(end - sums(g, at, 1, CHUNK, 1, False))
@@ -152,23 +152,23 @@ def normed_slopes(q, k, v, b, g, states, n_states, d_states, d_n_states, d_o, d_
             kept += tl.sum(state.to(tl.float32) * after.to(tl.float32), axis=1)
     tl.store(d_b + head * time + rows, by_strength, mask=rows < time)
     by_state *= tl.sum(strength, axis=1)
-    slope = tl.cumsum(slope - by_state, axis=0, reverse=True)
-    slope += tl.sum(by_state, axis=0) + tl.exp(end) * tl.sum(kept, axis=0)
-    tl.store(d_log + head * time + rows, unless_gone(slope, g, at, 1, CHUNK, 1, False), mask=rows < time)
+    gradient = tl.cumsum(gradient - by_state, axis=0, reverse=True)
+    gradient += tl.sum(by_state, axis=0) + tl.exp(end) * tl.sum(kept, axis=0)
+    tl.store(d_log + head * time + rows, unless_gone(gradient, g, at, 1, CHUNK, 1, False), mask=rows < time)
 
 
 @triton.jit
-def slopes_of_queries(q, k, v, b, g, states, n_states, d_o, d_n, d_q, head, at, time, dk, dv, CHUNK: tl.constexpr,
-                      BK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def gradients_of_queries(q, k, v, b, g, states, n_states, d_o, d_n, d_q, head, at, time, dk, dv, CHUNK: tl.constexpr,
+                         BK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """Writes dq, and returns what a log decay has of the state before the chunk: q dq's share of it."""
     pull, since = per_token(d_n, head, at, time, CHUNK), tl.exp(sums(g, at, 1, CHUNK, 1, False))
     weights = (products(d_o, v, at, time, dv, CHUNK, BV, DOT) + pull) * decays(g, at, CHUNK, False)
     weights = rounded(weights * tl.trans(per_token(b, head, at, time, CHUNK)), DOT)
-    slope = tl.zeros((CHUNK,), dtype=tl.float32)
+    gradient = tl.zeros((CHUNK,), dtype=tl.float32)
     for k0 in range(0, dk, BK):
         found = across(d_o, states, at, time, dk, dv, k0, CHUNK, BK, BV, DOT) + pull * part(n_states, k0, dk, BK)
         found *= since
-        slope += tl.sum(stored(q, at, time, dk, k0, CHUNK, BK).to(tl.float32) * found, axis=1)
+        gradient += tl.sum(stored(q, at, time, dk, k0, CHUNK, BK).to(tl.float32) * found, axis=1)
         found += dot(weights, stored(k, at, time, dk, k0, CHUNK, BK), DOT)
         put_columns(d_q, found, at, time, dk, k0, CHUNK, BK)
-    return slope
+    return gradient

@@ -19,20 +19,20 @@ from assay.nn import normed_kernels, outer_kernels
 from assay.nn.chunk_sizes import BUSY, Folded, check_keys, chunk_of, kept_in, products, remember, width_of
 from assay.nn.scan import Decay, Keys, PerChannel, PerHead, Scanned, Start, Values
 
-BLOCK = {"written": 64, "pulled": 64, "outputs": 64, "slopes": 64}
+BLOCK = {"written": 64, "pulled": 64, "outputs": 64, "gradients": 64}
 """Value channels that a program holds at a time, at most."""
-WARPS = {"written": 4, "pulled": 4, "outputs": 4, "slopes": 4}
-WIDE_WARPS = {"written": 4, "pulled": 4, "outputs": 8, "slopes": 8}
+WARPS = {"written": 4, "pulled": 4, "outputs": 4, "gradients": 4}
+WIDE_WARPS = {"written": 4, "pulled": 4, "outputs": 8, "gradients": 8}
 """Warps of a program, and those of one with keys of more than 64 channels, or of more than 32 where blocks are
 merged."""
-REGISTERS = {"slopes": 168}
+REGISTERS = {"gradients": 168}
 """Registers of a thread at most, by kernel, with one block of values in bf16 and 4 warps: fewer let more programs run
 side by side, and may be spilled."""
 MOST_REGISTERS = 255
-"""The most registers that a thread can have, for `slopes` where its products are three of TF32 each. Left to choose,
+"""The most registers that a thread can have, for `gradients` where its products are three of TF32 each. Left to choose,
 the compiler gave it 32 of them, and each thread spilled 14 kB."""
 NORMED_REGISTERS = 128
-"""Registers of a thread of `normed_slopes` that multiplies bf16: two programs share a multiprocessor, and hardly any
+"""Registers of a thread of `normed_gradients` that multiplies bf16: two programs share a multiprocessor, and hardly any
 register is spilled."""
 PASSED, AHEAD = 1024, 4
 """Numbers of a state that a warp carries from chunk to chunk, about, and how many chunks ahead it loads."""
@@ -50,7 +50,7 @@ def outer_scan(
     `skip` of v_t added to o_t."""
     check_keys(k)
     (sequences, heads), q = v.shape[:2], q if scale == 1.0 else scale * q
-    # Whole before it is saved for the slopes, so that it is not copied there once more.
+    # Whole before it is saved for the gradients, so that it is not copied there once more.
     log_decay = log_decay.float().expand(sequences, heads, *log_decay.shape[2:]).contiguous()
     skip = None if skip is None else skip.float().expand(sequences, heads)
     state = None if state is None else state.float()
@@ -106,7 +106,7 @@ class _Normed(Folded):
     @once_differentiable
     def backward(ctx: Any, d_o: Tensor | None, d_n: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         q, k, v, log_decay, strength, *kept = ctx.saved_tensors
-        return (*_NormedChunks(q, k, v, log_decay, strength, None, ctx.dot).slopes(d_o, d_n, *kept), None)
+        return (*_NormedChunks(q, k, v, log_decay, strength, None, ctx.dot).gradients(d_o, d_n, *kept), None)
 
 
 class Chunks:
@@ -144,7 +144,7 @@ class Chunks:
         warps = (WIDE_WARPS if wide else WARPS)[kernel]
         one = block == width_of(self.shape[-1]) and self.kinds["DOT"] == "bf16" and warps == 4 and not levels
         few = {"maxnreg": REGISTERS[kernel]} if one and kernel in REGISTERS else {}
-        few = {"maxnreg": MOST_REGISTERS} if (kernel, self.kinds["DOT"]) == ("slopes", "tf32x3") else few
+        few = {"maxnreg": MOST_REGISTERS} if (kernel, self.kinds["DOT"]) == ("gradients", "tf32x3") else few
         shape = {"CHUNK": self.chunk, "DK": self.key, "BV": block}
         return {**shape, "num_warps": warps, "num_stages": 1, **few, **self.kinds}
 
@@ -188,7 +188,7 @@ class Chunks:
         return g, states
 
     def carried_back(self, g: Tensor, d_o: Tensor, d_last: Tensor | None, d_first: Tensor | None) -> Tensor:
-        """Return the slopes of the states after every chunk; that of the first state is written to `d_first`."""
+        """Return the gradients of the states after every chunk; that of the first state is written to `d_first`."""
         d_states = self.states()
         if self.through:
             ends, which = _ends(g, d_last, d_first)
@@ -217,7 +217,7 @@ class Chunks:
     def backward(
         self, d_o: Tensor | None, d_last: Tensor | None, g: Tensor, states: Tensor, *, decays: bool, first: bool
     ) -> tuple[Tensor | None, ...]:
-        """Return the slopes of all inputs; that of the log decay only if `decays`, of the state only if `first`."""
+        """Return the gradients of all inputs; that of the log decay only if `decays`, of the state only if `first`."""
         d_o = torch.zeros_like(self.v) if d_o is None else d_o.contiguous()
         time, _, dk, dv, group = self.sizes
         d_first = self.empty(*self.shape[:2], dk, dv) if first else None
@@ -229,9 +229,9 @@ class Chunks:
         d_skip = None if self.skip is None else self.empty(*self.shape[:2], self.chunks)
         found = (d_q, d_k, d_v, *(g if x is None else x for x in (d_log, d_strength, d_skip)))
         for levels in self.levels:
-            outer_kernels.slopes[self.grid](
+            outer_kernels.gradients[self.grid](
                 self.q, self.k, self.v, strength, skip, g, states, d_states, d_o, *found, *self.sizes, **self.more,
-                LEVELS=levels, DECAYS=decays, **self.options("slopes", levels),
+                LEVELS=levels, DECAYS=decays, **self.options("gradients", levels),
             )  # fmt: skip
         if group > 1:
             d_q, d_k = (x.unflatten(1, (-1, group)).sum(dim=2) for x in (d_q, d_k))
@@ -254,7 +254,7 @@ class _NormedChunks(Chunks):
         key, value = min(64, self.key), min(BLOCK[kernel], width_of(self.shape[-1]))
         warps = 8 if self.chunk * max(key, value) >= 4096 else 4
         dot = self.kinds["DOT"]
-        few = {"maxnreg": NORMED_REGISTERS} if (kernel, dot, warps) == ("slopes", "bf16", 8) else {}
+        few = {"maxnreg": NORMED_REGISTERS} if (kernel, dot, warps) == ("gradients", "bf16", 8) else {}
         return {"CHUNK": self.chunk, "BK": key, "BV": value, "DOT": dot, "num_warps": warps, "num_stages": 1, **few}
 
     def forward(self, state: Tensor | None) -> tuple[Tensor, ...]:
@@ -269,18 +269,18 @@ class _NormedChunks(Chunks):
         )
         return o, n, g, states, n_states
 
-    def slopes(
+    def gradients(
         self, d_o: Tensor | None, d_n: Tensor | None, g: Tensor, states: Tensor, n_states: Tensor
     ) -> tuple[Tensor, ...]:
-        """Return the slopes of all inputs."""
+        """Return the gradients of all inputs."""
         d_o = torch.zeros_like(self.v) if d_o is None else d_o.contiguous()
         d_n = torch.zeros_like(self.log_decay) if d_n is None else d_n.contiguous()
         d_states, d_n_states = self.states(), torch.empty_like(n_states)
         self.pull(g, d_o, d_n, d_states, d_n_states)
         self.passed(d_states, d_n_states, g, None, None, back=True)
         found = [torch.empty_like(x) for x in (self.q, self.k, self.v, self.log_decay, self.strength)]  # type: ignore[arg-type]
-        normed_kernels.normed_slopes[self.grid](
+        normed_kernels.normed_gradients[self.grid](
             self.q, self.k, self.v, self.strength, g, states, n_states, d_states, d_n_states, d_o, d_n, *found,
-            *self.sizes[:4], **self.read("slopes"),
+            *self.sizes[:4], **self.read("gradients"),
         )  # fmt: skip
         return tuple(found)

@@ -6,8 +6,8 @@ Inside a chunk, with G and E as in chunk_blocks.py and S the state before it:
     passed     S <- e^G_end S + W, from chunk to chunk: element by element, so that no product waits for another
     outputs    o_i = (q_i e^G_i) S + sum_{j<=i} ((q_i E_ij) . k_j) v_j
 
-Backward, `pulled` is what `written` is forward, `passed` runs from the last chunk to the first, and `slopes` makes all
-slopes of a chunk at once. With many sequences one program runs all chunks of a head, and writes each state once:
+Backward, `pulled` is what `written` is forward, `passed` runs from the last chunk to the first, and `gradients` makes
+all gradients of a chunk at once. With many sequences one program runs all chunks of a head, and writes each state once:
 `carried` does what `written` and `passed` do, `carried_back` what `pulled` and `passed`.
 
 STRONG: k_j stands for b_j k_j, with a strength b per head and token. SKIP adds D v_i to o_i, D per head: it is a number
@@ -114,7 +114,7 @@ def written(k, v, b, log_decay, g, writes, n_writes, time, chunks, dk, dv: tl.co
 def pulled(q, g, d_o, d_n, pulls, n_pulls, time, chunks, dk, dv: tl.constexpr, group, CHUNK: tl.constexpr,
            DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, NORMED: tl.constexpr,
            DOT: tl.constexpr):  # fmt: skip
-    """What a chunk's outputs add to the slope of the state before it."""
+    """What a chunk's outputs add to the gradient of the state before it."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
     own = sums(g + head * chunks * CHUNK * (dk if CHANNEL else 1), at, dk, CHUNK, DK, CHANNEL)
@@ -131,7 +131,7 @@ def pulled(q, g, d_o, d_n, pulls, n_pulls, time, chunks, dk, dv: tl.constexpr, g
 def passed(states, n_states, g, given, left, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
            DV: tl.constexpr, STAGES: tl.constexpr, CHANNEL: tl.constexpr, BACK: tl.constexpr, GIVEN: tl.constexpr,
            LEFT: tl.constexpr, NORMED: tl.constexpr):  # fmt: skip
-    """In place, what each chunk writes becomes the state before it; BACK, what it pulls the slope of the state after
+    """In place, what each chunk writes becomes the state before it; BACK, what it pulls the gradient of the state after
     it. GIVEN: it begins with that state, not with zeros. LEFT: what comes out at the other end is written. NORMED: the
     same of the vectors beside the states, from zeros."""
     head, keys = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -187,20 +187,20 @@ def carried_back(q, g, d_o, pulls, given, left, time, chunks, dk, dv: tl.constex
     """What `pulled` and `passed` do, for BV value channels of a head."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    slope = tl.zeros((DK, BV), dtype=tl.float32)
+    gradient = tl.zeros((DK, BV), dtype=tl.float32)
     if GIVEN:
-        slope = columns(given + head * dk * dv, 0, dk, dv, v0, DK, BV)
+        gradient = columns(given + head * dk * dv, 0, dk, dv, v0, DK, BV)
     for back in range(chunks):
         chunk = chunks - 1 - back
         at = chunk * CHUNK
-        put_columns(pulls + (head * chunks + chunk) * dk * dv, slope, 0, dk, dv, v0, DK, BV)
+        put_columns(pulls + (head * chunks + chunk) * dk * dv, gradient, 0, dk, dv, v0, DK, BV)
         end = tl.trans(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL))
         since = tile(q + head // group * time * dk, at, time, dk, CHUNK, DK)
         since *= tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
         pull = dot(tl.trans(once(since, dk)), stored(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV), DOT)
-        slope = tl.exp(end) * slope + pull
+        gradient = tl.exp(end) * gradient + pull
     if LEFT:
-        put_columns(left + head * dk * dv, slope, 0, dk, dv, v0, DK, BV)
+        put_columns(left + head * dk * dv, gradient, 0, dk, dv, v0, DK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -233,13 +233,13 @@ def outputs(q, k, v, b, skip, g, states, o, time, chunks, dk, dv: tl.constexpr, 
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b, d_skip, time, chunks, dk,
-           dv: tl.constexpr, group, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
-           CHANNEL: tl.constexpr, STRONG: tl.constexpr, SKIP: tl.constexpr, DECAYS: tl.constexpr,
-           DOT: tl.constexpr):  # fmt: skip
-    """All slopes of a chunk. Those of q and k are each head's own, also where heads share them. DECAYS: that of log a.
-    G stands beside q and k alone, as q e^G and k e^-G, so its slope is q dq - k dk, and that of the chunk's end what
-    the state after it receives: a log decay gets the sum of those from its own token on."""
+def gradients(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b, d_skip, time, chunks, dk,
+              dv: tl.constexpr, group, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+              CHANNEL: tl.constexpr, STRONG: tl.constexpr, SKIP: tl.constexpr, DECAYS: tl.constexpr,
+              DOT: tl.constexpr):  # fmt: skip
+    """All gradients of a chunk. Those of q and k are each head's own, also where heads share them. DECAYS: that of log
+    a. G stands beside q and k alone, as q e^G and k e^-G, so its gradient is q dq - k dk, and that of the chunk's end
+    what the state after it receives: a log decay gets the sum of those from its own token on."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -256,14 +256,14 @@ def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b
     d_states += (head * chunks + chunk) * dk * dv
     d_skip += head * chunks + chunk
     if LEVELS == 0:
-        slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, dv, CHUNK, DK, BV, CHANNEL, STRONG,
-                         SKIP, DOT)  # fmt: skip
-        slope, found, written = slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, time, dk,
-                                               dv, CHUNK, DK, BV, CHANNEL, STRONG, SKIP, DOT)  # fmt: skip
+        gradients_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, dv, CHUNK, DK, BV, CHANNEL,
+                            STRONG, SKIP, DOT)  # fmt: skip
+        gradient, found, written = gradients_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, time,
+                                                     dk, dv, CHUNK, DK, BV, CHANNEL, STRONG, SKIP, DOT)  # fmt: skip
     else:
-        slope, found, written = slopes_by_merges(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_skip, head,
-                                                 at, time, dk, dv, CHUNK, LEVELS, DK, BV, STRONG, SKIP,
-                                                 DOT)  # fmt: skip
+        gradient, found, written = gradients_by_merges(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_skip,
+                                                       head, at, time, dk, dv, CHUNK, LEVELS, DK, BV, STRONG, SKIP,
+                                                       DOT)  # fmt: skip
     pairs = tile(k, at, time, dk, CHUNK, DK) * found
     if STRONG:
         strength = per_token(b, head, at, time, CHUNK)
@@ -276,19 +276,19 @@ def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b
         last = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)) * kept[None, :]
         if CHANNEL:
             last += tl.sum(written, axis=0)[None, :]
-            total = tl.cumsum(slope - pairs, axis=0, reverse=True) + last
+            total = tl.cumsum(gradient - pairs, axis=0, reverse=True) + last
             total = unless_gone(total, g, at, dk, CHUNK, DK, True)
             put(d_log + head * time * dk, total, at, time, dk, CHUNK, DK)
         else:
-            total = tl.cumsum(slope - tl.sum(pairs, axis=1), axis=0, reverse=True) + tl.sum(last) + tl.sum(written)
+            total = tl.cumsum(gradient - tl.sum(pairs, axis=1), axis=0, reverse=True) + tl.sum(last) + tl.sum(written)
             total = unless_gone(total, g, at, dk, CHUNK, DK, False)
             tl.store(d_log + head * time + rows, total, mask=rows < time)
 
 
 @triton.jit
-def slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, dv, CHUNK: tl.constexpr,
-                     DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr,
-                     SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def gradients_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, dv, CHUNK: tl.constexpr,
+                        DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr,
+                        SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """Where rows meet at one point. Those of queries and keys come after, with tiles loaded again, from a cache: all at
     once would need more registers than there are."""
     queries, keys = tile(q, at, time, dk, CHUNK, DK), tile(k, at, time, dk, CHUNK, DK)
@@ -301,13 +301,13 @@ def slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, d
         until *= strength
     if SKIP:
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
-    put_slopes_of_values(met, keys * until, pull, after, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put_gradients_of_values(met, keys * until, pull, after, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
 
 
 @triton.jit
-def put_slopes_of_values(met, keys, pull, after, d_states, d_o, d_v, at, time, dk, dv, CHUNK: tl.constexpr,
-                         DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """The first block's slopes of outputs and of the state after the chunk are given."""
+def put_gradients_of_values(met, keys, pull, after, d_states, d_o, d_v, at, time, dk, dv, CHUNK: tl.constexpr,
+                            DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """The first block's gradients of outputs and of the state after the chunk are given."""
     for v0 in tl.static_range(0, dv, BV):
         if v0 > 0:
             pull, after = stored(d_o, at, time, dv, v0, CHUNK, BV), stored(d_states, 0, dk, dv, v0, DK, BV)
@@ -316,17 +316,17 @@ def put_slopes_of_values(met, keys, pull, after, d_states, d_o, d_v, at, time, d
 
 
 @triton.jit
-def slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, time, dk, dv, CHUNK: tl.constexpr,
-                   DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr,
-                   SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Where rows meet at one point: writes dq, and returns q dq, the slope of strong keys, and those keys times the
+def gradients_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, time, dk, dv, CHUNK: tl.constexpr,
+                      DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr,
+                      SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Where rows meet at one point: writes dq, and returns q dq, the gradient of strong keys, and those keys times the
     share of it that the state after the chunk has. With a decay per head q dq and the last are summed over a key's
     channels, which takes fewer registers."""
     weights = weights_of(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
     if SKIP:
         tl.store(d_skip, tl.sum(tl.where(diagonal(CHUNK), weights, 0.0)))
     # Keys have their strengths here, not the weights: those are rounded alike in dq and dk, and their difference is
-    # the slope of the decay.
+    # the gradient of the decay.
     queries, keys = tile(q, at, time, dk, CHUNK, DK), strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
     if STRONG:
         keys = once(keys, dk)
@@ -334,23 +334,23 @@ def slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, 
     read = against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
     found = left_of(weights, alone, keys, read, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     put(d_q, found, at, time, dk, CHUNK, DK)
-    slope = queries * found
+    gradient = queries * found
     if not CHANNEL:
-        slope = tl.sum(slope, axis=1)
+        gradient = tl.sum(gradient, axis=1)
     kept = against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
     found, by_state = right_of(weights, alone, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     written = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG) * by_state
     if not CHANNEL:
         written = tl.sum(written, axis=1)
-    return slope, found, written
+    return gradient, found, written
 
 
 @triton.jit
-def slopes_by_merges(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_skip, head, at, time, dk, dv,
-                     CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
-                     STRONG: tl.constexpr, SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Where blocks are merged: writes dq and dv, and returns what `slopes_of_keys` does. The decays to a seam are made
-    once for the scores, for dq and for dk."""
+def gradients_by_merges(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_skip, head, at, time, dk, dv,
+                        CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+                        STRONG: tl.constexpr, SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Where blocks are merged: writes dq and dv, and returns what `gradients_of_keys` does. The decays to a seam are
+    made once for the scores, for dq and for dk."""
     weights = weights_of(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
     across = weights_across(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
     queries, own = tile(q, at, time, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
@@ -371,7 +371,7 @@ def slopes_by_merges(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_ski
         tl.store(d_skip, tl.sum(alone))
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
     pull, after = stored(d_o, at, time, dv, 0, CHUNK, BV), stored(d_states, 0, dk, dv, 0, DK, BV)
-    put_slopes_of_values(met, keys * until, pull, after, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put_gradients_of_values(met, keys * until, pull, after, d_states, d_o, d_v, at, time, dk, dv, CHUNK, DK, BV, DOT)
     of_queries += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_q, of_queries, at, time, dk, CHUNK, DK)
     by_state = until * against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)

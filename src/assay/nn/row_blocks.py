@@ -17,7 +17,7 @@ LENGTHS = ["heads", "time"]
 
 
 class Attention(Folded):
-    """Base of (q, k, v, options) -> (o, a number of each row, which has no slope)."""
+    """Base of (q, k, v, options) -> (o, a number of each row, which has no gradient)."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

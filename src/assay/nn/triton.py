@@ -30,7 +30,7 @@ from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
 
 NEAR_WARPS = 4
 """Warps of a program of a chunk whose rows meet at one point."""
-REGISTERS = {"slopes_of_keys": 128, "slopes_of_solution": 168, "slopes_of_overlaps": 168}
+REGISTERS = {"gradients_of_keys": 128, "gradients_of_solution": 168, "gradients_of_overlaps": 168}
 """Registers of a thread at most, by kernel, where that is faster: fewer let more programs run side by side, and more
 may be needed for decays per channel, for values of more than 64 channels, or for other products than those of bf16."""
 
@@ -58,8 +58,8 @@ class _Scan(KernelScan):
     def backward(ctx: Any, d_o: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         q, k, v, beta, log_decay, *kept = ctx.saved_tensors
         chunks = _Chunks(q, k, v, beta, log_decay, ctx.dot)
-        *slopes, d_first = chunks.backward(d_o, d_last, *kept, decays=ctx.needs_input_grad[4])
-        return (*slopes, d_first if ctx.needs_input_grad[5] else None, None)
+        *gradients, d_first = chunks.backward(d_o, d_last, *kept, decays=ctx.needs_input_grad[4])
+        return (*gradients, d_first if ctx.needs_input_grad[5] else None, None)
 
 
 class _Chunks:
@@ -103,7 +103,7 @@ class _Chunks:
         return {} if plenty else {"maxnreg": REGISTERS[kernel]}
 
     def finer(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return options with products of TF32 for those of bf16 where a decay per channel gets its slope: it is a
+        """Return options with products of TF32 for those of bf16 where a decay per channel gets its gradient: it is a
         difference of sums in which nearly all cancels, but for the operands' rounding."""
         coarse = self.channel and options["DOT"] in ("bf16", "rounded")
         return {**options, "DOT": "tf32"} if coarse else options
@@ -147,40 +147,40 @@ class _Chunks:
         self, d_o: Tensor | None, d_last: Tensor | None, g: Tensor, states: Tensor, u: Tensor, fresh: Tensor,
         erased: Tensor, solved: Tensor, *, decays: bool,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        """Return the slopes of all inputs; that of the log decay only if `decays`."""
+        """Return the gradients of all inputs; that of the log decay only if `decays`."""
         d_o = torch.zeros_like(self.v) if d_o is None else d_o.contiguous()
         _, chunks, dk, dv = self.sizes
         du, d_states = self.kept(self.shape), self.kept(*self.shape[:2], chunks, dk, dv)
         d_first = self.empty(*self.shape[:2], dk, dv)
         for launch in self.launches:
-            chunk_backward.slopes_of_writes[(*self.grid, self.blocks)](
+            chunk_backward.gradients_of_writes[(*self.grid, self.blocks)](
                 self.q, self.k, g, d_o, du, *self.sizes, BV=self.wide, **launch
             )
         chunk_backward.carry_back[(self.heads, self.ways)](
             self.q, self.k, g, erased, d_o, du, d_states, d_first if d_last is None else d_last.contiguous(), d_first,
             *self.sizes, GIVEN=d_last is not None, **self.carried,
         )  # fmt: skip
-        # A decay's slope is a difference of these, which needs all their digits.
+        # A decay's gradient is a difference of these, which needs all their digits.
         part = self.empty if decays else self.kept
         d_q, d_k = torch.empty_like(self.q), torch.empty_like(self.k)
         d_right, d_erasing = part(self.k.shape), part(self.k.shape)
         by_head = decays and not self.channel
         dq = self.empty(self.k.shape[:3]) if by_head else self.empty(self.k.shape) if decays else d_q
         for launch in self.launches:
-            chunk_backward.slopes_of_keys[self.grid](
+            chunk_backward.gradients_of_keys[self.grid](
                 self.q, self.k, u, g, states, d_states, d_o, d_q if by_head else dq, dq, d_right, *self.sizes,
-                BV=self.block, ALONG=by_head, **self.finer(launch), **self.few("slopes_of_keys"),
+                BV=self.block, ALONG=by_head, **self.finer(launch), **self.few("gradients_of_keys"),
             )  # fmt: skip
         d_v, d_beta, d_a = torch.empty_like(self.v), self.empty(self.shape[:3]), torch.empty_like(solved)
-        chunk_backward.slopes_of_solution[self.grid](
+        chunk_backward.gradients_of_solution[self.grid](
             self.v, self.k, self.beta, g, solved, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, *self.sizes,
-            BV=self.block, **self.alone, **self.few("slopes_of_solution", values=True),
+            BV=self.block, **self.alone, **self.few("gradients_of_solution", values=True),
         )  # fmt: skip
         d_log = torch.empty_like(self.log_decay) if decays else None
         for launch in self.launches:
-            chunk_backward.slopes_of_overlaps[self.grid](
+            chunk_backward.gradients_of_overlaps[self.grid](
                 self.q, self.k, self.beta, g, d_a, dq, d_erasing, d_right, states, d_states, d_beta,
                 dq if d_log is None else d_log, d_q, d_k, *self.sizes, BV=self.block, DECAYS=decays,
-                **self.finer(launch), **self.few("slopes_of_overlaps"),
+                **self.finer(launch), **self.few("gradients_of_overlaps"),
             )  # fmt: skip
         return d_q, d_k, d_v, d_beta, d_log, d_first

@@ -123,8 +123,8 @@ def _window_queries(q, k, v, do, o, logs, along, dq, q_seq, q_head, q_row, k_seq
         keys, values = rows_of(k, to, k_row, time, d, 0, ROWS, WIDTH), rows_of(v, to, v_row, time, e, 0, ROWS, BV)
         a = tl.dot(queries, tl.trans(keys), input_precision=DOT)
         weights = tl.where(_seen(at, to, time, window, ROWS), tl.exp(a - total[:, None]), 0.0)
-        slopes = weights * (tl.dot(pulls, tl.trans(values), input_precision=DOT) - mean[:, None])
-        found += tl.dot(slopes, keys, input_precision=DOT)
+        gradients = weights * (tl.dot(pulls, tl.trans(values), input_precision=DOT) - mean[:, None])
+        found += tl.dot(gradients, keys, input_precision=DOT)
     put_rows(head_of(dq, program, heads, dq_seq, dq_head), found * scale, at, dq_row, time, d, 0, ROWS, WIDTH)
 
 
@@ -147,7 +147,7 @@ def _window_keys(q, k, v, do, logs, along, dk, dv, q_seq, q_head, q_row, k_seq, 
         a = tl.dot(queries, tl.trans(keys), input_precision=DOT)
         weights = tl.where(_seen(at, to, time, window, ROWS), tl.exp(a - total[:, None]), 0.0)
         of_values += tl.dot(tl.trans(weights), pulls, input_precision=DOT)
-        slopes = weights * (tl.dot(pulls, tl.trans(values), input_precision=DOT) - mean[:, None])
-        of_keys += tl.dot(tl.trans(slopes), queries, input_precision=DOT)
+        gradients = weights * (tl.dot(pulls, tl.trans(values), input_precision=DOT) - mean[:, None])
+        of_keys += tl.dot(tl.trans(gradients), queries, input_precision=DOT)
     put_rows(head_of(dk, program, heads, dk_seq, dk_head), of_keys, to, dk_row, time, d, 0, ROWS, WIDTH)
     put_rows(head_of(dv, program, heads, dv_seq, dv_head), of_values, to, dv_row, time, e, 0, ROWS, BV)

@@ -58,11 +58,11 @@ class _GatedNorm(Kernels):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (o, gate, gains), (eps, swish, _, every) = ctx.saved_tensors, ctx.options
         d_o = torch.empty(o.shape, device=o.device, dtype=o.dtype)
-        o, slope, gated = dense(o)[..., every - 1 :: every, :], slope.contiguous(), gate is not None
-        gate = gate.contiguous() if gated else slope
+        o, gradient, gated = dense(o)[..., every - 1 :: every, :], gradient.contiguous(), gate is not None
+        gate = gate.contiguous() if gated else gradient
         models, sequences, heads, time, d = o.shape
         width, rows = block_of(d, numbers=NUMBERS)
         blocks = triton.cdiv(time, rows)
@@ -70,8 +70,8 @@ class _GatedNorm(Kernels):
         d_gate = torch.empty_like(gate) if gated else d_o
         sums = torch.empty(models, d, programs, device=o.device)  # torch adds up neighbours fast
         _read_back[(programs, models)](
-            o, gate, gains.contiguous(), slope, d_o, d_gate, sums, *o.stride()[:4], sequences, heads, blocks, time, d,
-            eps, width, rows, gated, swish, every,
+            o, gate, gains.contiguous(), gradient, d_o, d_gate, sums, *o.stride()[:4], sequences, heads, blocks, time,
+            d, eps, width, rows, gated, swish, every,
         )  # fmt: skip
         return d_o, d_gate if gated else None, sums.sum(dim=-1).to(gains.dtype), None, None, None, None
 
@@ -98,10 +98,11 @@ def _read(o, gate, gains, y, o_model, o_sequence, o_head, o_row, sequences, head
 
 
 @triton.jit(do_not_specialize=["sequences", "blocks", "time"])
-def _read_back(o, gate, gains, slope, d_o, d_gate, sums, o_model, o_sequence, o_head, o_row, sequences, heads, blocks,
-               time, d, eps, WIDTH: tl.constexpr, ROWS: tl.constexpr, GATED: tl.constexpr, SWISH: tl.constexpr,
+def _read_back(o, gate, gains, gradient, d_o, d_gate, sums, o_model, o_sequence, o_head, o_row, sequences, heads,
+               blocks, time, d, eps, WIDTH: tl.constexpr, ROWS: tl.constexpr, GATED: tl.constexpr, SWISH: tl.constexpr,
                EVERY: tl.constexpr):  # fmt: skip
-    """A program has every so-manieth block of a model's rows. Rows of o that were not read have slopes of zero."""
+    """Computes the gradients of `_read`. Each of n programs has every n-th block of a model's rows. Rows of o that
+    were not read have gradients of zero."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     own = tl.arange(0, WIDTH)
     gain = tl.load(gains + model * d + own, mask=own < d, other=0.0).to(tl.float32)[None, :]
@@ -116,7 +117,7 @@ def _read_back(o, gate, gains, slope, d_o, d_gate, sums, o_model, o_sequence, o_
         at_o = o + place * o_sequence + head * o_head + rows[:, None] * o_row + own[None, :]
         at = (sequence * time + rows)[:, None] * (heads * d) + head * d + own[None, :]
         given = tl.load(at_o, mask=inside, other=0.0).to(tl.float32)
-        pull = tl.load(slope + at, mask=inside, other=0.0).to(tl.float32)
+        pull = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
         z = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32) if GATED else pull
         over = tl.rsqrt(tl.sum(given * given, axis=1) / d + eps)[:, None]
         unit = given * over

@@ -43,9 +43,9 @@ class _GateThenNorm(Kernels):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         eps, _ = ctx.options
-        o, z, gains, slope = (x.contiguous() for x in (*ctx.saved_tensors, slope))
+        o, z, gains, gradient = (x.contiguous() for x in (*ctx.saved_tensors, gradient))
         models, sequences, heads, time, d = o.shape
         width, rows, warps = _block(heads * d, 1)
         blocks = triton.cdiv(time, rows)
@@ -53,7 +53,7 @@ class _GateThenNorm(Kernels):
         d_o, d_z = torch.empty_like(o), torch.empty_like(z)
         sums = torch.empty(models, programs, heads * d, device=o.device)
         _gated_normed_back[(programs, models)](
-            o, z, gains, slope, d_o, d_z, sums, sequences, heads, blocks, time, d, eps, width, rows,
+            o, z, gains, gradient, d_o, d_z, sums, sequences, heads, blocks, time, d, eps, width, rows,
             num_warps=warps,
         )  # fmt: skip
         return d_o, d_z, sums.sum(dim=1).to(gains.dtype), None, None
@@ -82,9 +82,9 @@ def _gated_normed(o, z, gains, y, sequences, heads, time, d, eps, WIDTH: tl.cons
 
 
 @triton.jit(do_not_specialize=["sequences", "blocks", "time"])
-def _gated_normed_back(o, z, gains, slope, d_o, d_z, sums, sequences, heads, blocks, time, d, eps,
+def _gated_normed_back(o, z, gains, gradient, d_o, d_z, sums, sequences, heads, blocks, time, d, eps,
                        WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """A program has every so-manieth block of a model's rows; its sums are added up over rows at the end alone."""
+    """Each of n programs has every n-th block of a model's rows; its sums are added up over rows at the end alone."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     own = tl.arange(0, WIDTH)
     channels = heads * d
@@ -97,7 +97,7 @@ def _gated_normed_back(o, z, gains, slope, d_o, d_z, sums, sequences, heads, blo
         in_heads = (own // d * time * d + own % d)[None, :] + rows[:, None] * d
         at = rows[:, None] * channels + own[None, :]
         read, gate = load(o + start, in_heads, inside), load(z + start, at, inside)
-        pull = load(slope + start, at, inside)
+        pull = load(gradient + start, at, inside)
         opened = sigmoid(gate)
         found = read * gate * opened
         over = tl.rsqrt(tl.sum(found * found, axis=1) / channels + eps)[:, None]

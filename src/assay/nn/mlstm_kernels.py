@@ -29,7 +29,7 @@ PROGRAMS, REGISTERS = 640, 96
 """Programs of the backward pass, which share its tokens, and registers of their threads at most: with so few, five run
 on each multiprocessor, and all of them run at once."""
 GATED, GATED_PROGRAMS = 256, 512
-"""Tokens of a head whose gates a program finds at once, and programs that share a model's tokens for their slopes."""
+"""Tokens of a head whose gates a program finds at once, and programs that share a model's tokens backward."""
 PerHead = Float[Tensor, "batch heads time"]
 
 
@@ -93,7 +93,7 @@ class _Held(Kernels):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         o, n, m, c, z, gain, skip = (x.contiguous() for x in ctx.saved_tensors)
         d_o, d_n, d_c, d_z = (torch.empty_like(x) for x in (o, n, c, z))
         models, sequences, heads, time, d = o.shape
@@ -102,7 +102,7 @@ class _Held(Kernels):
         programs = min(max(1, PROGRAMS // (models * heads)), sequences * blocks)
         sums = torch.empty(models, 2, heads * d, programs, device=o.device)  # torch adds up neighbours fast
         _held_back[(programs, heads, models)](
-            o, n, m, c, z, gain, skip, slope.contiguous(), d_o, d_n, d_c, d_z, sums, *sizes(o), blocks, width, rows,
+            o, n, m, c, z, gain, skip, gradient.contiguous(), d_o, d_n, d_c, d_z, sums, *sizes(o), blocks, width, rows,
             maxnreg=REGISTERS,
         )  # fmt: skip
         d_gain, d_skip = sums.sum(dim=-1).unbind(1)
@@ -154,7 +154,7 @@ def _gates(x, more, bias, m, decay, strength, sequences, heads, time, channels, 
 @triton.jit(do_not_specialize=["sequences", "time", "blocks"])
 def _gates_back(x, more, bias, strength, d_decay, d_strength, d_x, sums, sequences, heads, time, channels, blocks,
                 WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """A program has every so-manieth block of a model's tokens. What nothing reads has slopes of 0."""
+    """Each of n programs has every n-th block of a model's tokens. What nothing reads has gradients of 0."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     own = tl.arange(0, WIDTH)
     forgets, writes = own < heads, (own >= heads) & (own < 2 * heads)
@@ -195,10 +195,11 @@ def _held(o, n, m, c, z, gain, skip, y, sequences, heads, time, d, WIDTH: tl.con
 
 
 @triton.jit(do_not_specialize=["sequences", "time", "blocks"])
-def _held_back(o, n, m, c, z, gain, skip, slope, d_o, d_n, d_c, d_z, sums, sequences, heads, time, d, blocks,
+def _held_back(o, n, m, c, z, gain, skip, gradient, d_o, d_n, d_c, d_z, sums, sequences, heads, time, d, blocks,
                WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """A program has every so-manieth block of a model's tokens, for one head; its sums are added up over rows at the
-    end alone. The norm takes out all of 1 / (max(|n|, e^-m) + 1e-6) but for its EPS, and that is what n's slope is."""
+    """Each of n programs has every n-th block of a model's tokens, for one head; its sums are added up over rows at the
+    end alone. The norm takes out all of 1 / (max(|n|, e^-m) + 1e-6) but for its EPS, and that is what n's gradient
+    is."""
     program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own = tl.arange(0, WIDTH)
     here = own < d
@@ -212,7 +213,7 @@ def _held_back(o, n, m, c, z, gain, skip, slope, d_o, d_n, d_c, d_z, sums, seque
         by_head, by_token = (sequence * heads + head) * time, sequence * time * heads * d + head * d
         at, in_token = rows[:, None] * d + own[None, :], rows[:, None] * (heads * d) + own[None, :]
         given, passed = load(o + by_head * d, at, inside), load(c + by_token, in_token, inside)
-        gate, pull = load(z + by_token, in_token, inside), load(slope + by_token, in_token, inside)
+        gate, pull = load(z + by_token, in_token, inside), load(gradient + by_token, in_token, inside)
         read, smallest = load(n + by_head, rows, rows < time), tl.exp(-load(m + by_head, rows, rows < time))
         over = 1.0 / (tl.maximum(tl.abs(read), smallest) + FLOOR)
         unit, deviation = normed(given * over[:, None], inside, d, EPS)

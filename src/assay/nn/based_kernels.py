@@ -76,8 +76,8 @@ def _weights(a, at, to, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _slopes(a, do, v, n, mean, at, to, do_row, v_row, time, e, ROWS: tl.constexpr, BV: tl.constexpr,
-            DOT: tl.constexpr):  # fmt: skip
+def _gradients(a, do, v, n, mean, at, to, do_row, v_row, time, e, ROWS: tl.constexpr, BV: tl.constexpr,
+               DOT: tl.constexpr):  # fmt: skip
     """Return da of the rows from `at` and the columns from `to` on; `mean` is do . o of the rows."""
     pulled = tl.zeros((ROWS, ROWS), dtype=tl.float32)
     for first in range(0, e, BV):
@@ -130,8 +130,8 @@ def _taylor_queries(q, k, v, do, o, n, along, dq, q_seq, q_head, q_row, k_seq, k
     for to in range(0, at + ROWS, ROWS):
         keys = rows_of(k, to, k_row, time, d, 0, ROWS, WIDTH)
         a = tl.dot(queries, tl.trans(keys), input_precision=DOT)
-        slopes = _slopes(a, do, v, n, mean, at, to, do_row, v_row, time, e, ROWS, BV, DOT)
-        found += tl.dot(slopes, keys, input_precision=DOT)
+        gradients = _gradients(a, do, v, n, mean, at, to, do_row, v_row, time, e, ROWS, BV, DOT)
+        found += tl.dot(gradients, keys, input_precision=DOT)
     put_rows(head_of(dq, program, heads, dq_seq, dq_head), found, at, dq_row, time, d, 0, ROWS, WIDTH)
 
 
@@ -151,8 +151,8 @@ def _taylor_keys(q, k, v, do, n, along, dk, q_seq, q_head, q_row, k_seq, k_head,
         a = tl.dot(queries, tl.trans(keys), input_precision=DOT)
         rows = at + tl.arange(0, ROWS)
         mean = tl.load(along + rows, mask=rows < time, other=0.0)
-        slopes = _slopes(a, do, v, n, mean, at, to, do_row, v_row, time, e, ROWS, BV, DOT)
-        found += tl.dot(tl.trans(slopes), queries, input_precision=DOT)
+        gradients = _gradients(a, do, v, n, mean, at, to, do_row, v_row, time, e, ROWS, BV, DOT)
+        found += tl.dot(tl.trans(gradients), queries, input_precision=DOT)
     put_rows(head_of(dk, program, heads, dk_seq, dk_head), found, to, dk_row, time, d, 0, ROWS, WIDTH)
 
 

@@ -56,12 +56,22 @@ class _Replaced(Kernels):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         k, z, bias, xi, alpha = (x.contiguous() for x in ctx.saved_tensors)
         d_k, d_z = torch.empty_like(k), torch.empty_like(z)
         programs, sums = shared(k, 3)
         _replaced_back[programs](
-            k, z, bias, xi, alpha, *(x.contiguous() for x in slopes), d_k, d_z, sums, *sizes(k), *block_of(k.shape[-1])
+            k,
+            z,
+            bias,
+            xi,
+            alpha,
+            *(x.contiguous() for x in gradients),
+            d_k,
+            d_z,
+            sums,
+            *sizes(k),
+            *block_of(k.shape[-1]),
         )
         return d_k, d_z, *(sum_.to(x.dtype) for sum_, x in zip(totals(sums), (bias, xi, alpha), strict=True))
 
@@ -80,15 +90,15 @@ class _Recalled(Kernels):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tensors = [x.contiguous() for x in ctx.saved_tensors]
-        o, slopes = tensors[0], [torch.empty_like(x) for x in tensors[:5]]
+        o, gradients = tensors[0], [torch.empty_like(x) for x in tensors[:5]]
         programs, sums = shared(o, 3)
         _recalled_back[programs](
-            *tensors, slope.contiguous(), *slopes, sums, *sizes(o), *ctx.options, *block_of(o.shape[-1])
+            *tensors, gradient.contiguous(), *gradients, sums, *sizes(o), *ctx.options, *block_of(o.shape[-1])
         )
         to_parameters = (sum_.to(x.dtype) for sum_, x in zip(totals(sums), tensors[5:], strict=True))
-        return *slopes, *to_parameters, None
+        return *gradients, *to_parameters, None
 
 
 @triton.jit
@@ -118,9 +128,9 @@ def _replaced(k, z, bias, xi, alpha, k_out, a_out, kappa_out, sequences, heads, 
 
 
 @triton.jit(do_not_specialize=["sequences", "time"])
-def _replaced_back(k, z, bias, xi, alpha, slope_k, slope_a, slope_kappa, d_k, d_z, sums, sequences, heads, time, d,
-                   WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """A program has every so-manieth block of a model's tokens, for one head."""
+def _replaced_back(k, z, bias, xi, alpha, gradient_k, gradient_a, gradient_kappa, d_k, d_z, sums, sequences, heads,
+                   time, d, WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    """Each of n programs has every n-th block of a model's tokens, for one head."""
     program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own = tl.arange(0, WIDTH)
     here = own < d
@@ -137,8 +147,8 @@ def _replaced_back(k, z, bias, xi, alpha, slope_k, slope_a, slope_kappa, d_k, d_
         inside, at, in_token = places(sequence, head, rows, own, heads, time, d)
         given = load(k, at, inside)
         rate, kappa, over, share = _mixed(given, load(z, in_token, inside) + c, erasing, replacing)
-        pull_k, pull_a = load(slope_k, at, inside), load(slope_a, at, inside)
-        pull = load(slope_kappa, at, inside) - rate * pull_a
+        pull_k, pull_a = load(gradient_k, at, inside), load(gradient_a, at, inside)
+        pull = load(gradient_kappa, at, inside) - rate * pull_a
         pull = over * (pull - kappa * tl.sum(pull * kappa, axis=1)[:, None])
         pull_z = (pull_k * given * replacing - kappa * pull_a) * rate * (1.0 - rate)
         tl.store(d_k + at, pull_k * share + pull * erasing, mask=inside)
@@ -168,9 +178,9 @@ def _recalled(o, r, k, v, gate, gain, shift, rho, y, sequences, heads, time, d, 
 
 
 @triton.jit(do_not_specialize=["sequences", "time"])
-def _recalled_back(o, r, k, v, gate, gain, shift, rho, slope, d_o, d_r, d_k, d_v, d_gate, sums, sequences, heads, time,
-                   d, eps, WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """A program has every so-manieth block of a model's tokens, for one head."""
+def _recalled_back(o, r, k, v, gate, gain, shift, rho, gradient, d_o, d_r, d_k, d_v, d_gate, sums, sequences, heads,
+                   time, d, eps, WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    """Each of n programs has every n-th block of a model's tokens, for one head."""
     program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own = tl.arange(0, WIDTH)
     here = own < d
@@ -184,7 +194,7 @@ def _recalled_back(o, r, k, v, gate, gain, shift, rho, slope, d_o, d_r, d_k, d_v
         sequence = model * sequences + place // blocks
         rows = (place % blocks) * ROWS + tl.arange(0, ROWS)
         inside, at, in_token = places(sequence, head, rows, own, heads, time, d)
-        read, pull, gated = load(o, at, inside), load(slope, in_token, inside), load(gate, in_token, inside)
+        read, pull, gated = load(o, at, inside), load(gradient, in_token, inside), load(gate, in_token, inside)
         queries, keys, values = load(r, at, inside), load(k, at, inside), load(v, at, inside)
         unit, over = normed(read, inside, d, eps)
         present = tl.sum(queries * keys * bonus, axis=1)[:, None]
