@@ -133,8 +133,8 @@ def head_dim(width: int, heads: int) -> int:
 
 
 def causal_attention(q: Queries, k: Keys, v: Values) -> Float[Tensor, "batch heads query e"]:
-    """softmax(q k^T / sqrt(d)) v over the past and the present; query heads share keys in groups. A query alone is the
-    last one, and sees every key."""
+    """Return softmax(q k^T / sqrt(d)) v over the past and the present; query heads share keys in groups. A query alone
+    is the last one, and sees every key."""
     k, v = (_for_each_query_head(x, q.shape[1]) for x in (k, v))
     return whole(_attention, _attention_of_models, q, k, v)
 
@@ -145,12 +145,12 @@ def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _attention_of_models(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Under vmap, models times sequences become one batch."""
+    """Take models times sequences as one batch, under vmap."""
     return _attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)).unflatten(0, q.shape[:2])
 
 
 def window_attention(q: Queries, k: Keys, v: Values, *, window: int, rotary: bool = False) -> Read:
-    """`causal_attention` to the last `window` tokens, the present one included, at a cost of 2 window per token.
+    """Return `causal_attention` to the last `window` tokens, the present one included, at a cost of 2 window per token.
 
     Time is cut into blocks of `window`: a block's queries see that block and the one before, and nothing earlier.
     """
@@ -183,8 +183,9 @@ def linear_attention(
     features: Callable[[Tensor], Tensor] = _itself,
     chunk: int = 64,
 ) -> Read:
-    """o_t = sum_{s <= t} kernel(q_t . k_s) v_s, where kernel(q . k) = features(q) . features(k), the dot product itself
-    if not given. In chunks: the kernel is applied within one, and between them the sum of features(k) v^T is carried.
+    """Return o_t = sum_{s <= t} kernel(q_t . k_s) v_s, where kernel(q . k) = features(q) . features(k), the dot product
+    itself if not given. In chunks: the kernel is applied within one, and between them the sum of features(k) v^T is
+    carried.
     """
     time = q.shape[2]
     size = min(chunk, time)
@@ -199,7 +200,7 @@ def linear_attention(
 
 
 def linear_attention_step(q: One, k: One, v: One, carried: Memory) -> tuple[One, Memory]:
-    """One token of `linear_attention`: S <- S + k v^T, o = S^T q."""
+    """Process one token of `linear_attention`: S <- S + k v^T, o = S^T q."""
     carried = carried + k.mT * v
     return q @ carried, carried
 

@@ -1,4 +1,4 @@
-"""Shapes that many signatures share: tokens, one token, and what the heads make of them."""
+"""Many signatures share these shapes: tokens, one token, and what the heads make of them."""
 
 from jaxtyping import Float
 from torch import Tensor

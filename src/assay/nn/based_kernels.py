@@ -1,4 +1,4 @@
-"""Triton kernels of causal attention whose weights are a polynomial: Based's, without features and without a state.
+"""Triton kernels compute causal attention whose weights are a polynomial: Based's, without features or a state.
 
     w_ij = 1 + a + a^2 / 2,  a = q_i . k_j;   o_i = sum_{j<=i} w_ij v_j / n_i;   n_i = floor + sum_{j<=i} w_ij
 
@@ -56,7 +56,7 @@ class _Taylor(Attention):
 
 
 class _Run:
-    """Sizes of the launches for one set of tensors."""
+    """Holds the sizes of the launches for one set of tensors."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, dot: str) -> None:
         self.q, self.k, self.v = (dense(x) for x in (q, k, v))
@@ -113,7 +113,7 @@ def _taylor_read(q, k, v, o, n, q_seq, q_head, q_row, k_seq, k_head, k_row, v_se
 def _taylor_queries(q, k, v, do, o, n, along, dq, q_seq, q_head, q_row, k_seq, k_head, k_row, v_seq, v_head, v_row,
                     do_seq, do_head, do_row, o_seq, o_head, o_row, dq_seq, dq_head, dq_row, heads, time, d, e,
                     ROWS: tl.constexpr, WIDTH: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """dq; writes do . o, which `_taylor_keys` reads."""
+    """Compute dq, and write do . o, which `_taylor_keys` reads."""
     program, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS
     q, k = head_of(q, program, heads, q_seq, q_head), head_of(k, program, heads, k_seq, k_head)
     v, do = head_of(v, program, heads, v_seq, v_head), head_of(do, program, heads, do_seq, do_head)

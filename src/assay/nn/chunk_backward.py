@@ -1,4 +1,4 @@
-"""Triton kernels of the delta rule, backward: the gradients of what chunk_forward.py computes.
+"""Triton kernels compute the delta rule backward: the gradients of what chunk_forward.py computes.
 
 Only `carry_back` goes from chunk to chunk, last to first. `dk` is the number of key channels, as elsewhere; gradients
 of keys are named for what a key does: `d_erasing` where it reads the state before it is written, `d_right` where it is
@@ -39,7 +39,7 @@ from assay.nn.chunk_forward import LENGTHS
 @triton.jit(do_not_specialize=LENGTHS)
 def gradients_of_writes(q, k, g, d_o, du, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
                         DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """du_j = sum_i ((q_i E_ij) . k_j) do_i, as far as outputs of its chunk pull."""
+    """Compute du_j = sum_i ((q_i E_ij) . k_j) do_i, as far as outputs of its chunk pull."""
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at = chunk * CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -58,9 +58,9 @@ def gradients_of_writes(q, k, g, d_o, du, time, chunks, dk, dv: tl.constexpr, CH
 def carry_back(q, k, g, erased, d_o, du, d_states, given, first, time, chunks, dk, dv: tl.constexpr,
                CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, GIVEN: tl.constexpr,
                DOT: tl.constexpr):  # fmt: skip
-    """From the last chunk to the first: d_states[n] is the gradient of the state after chunk n, `first` that of the
-    state before all. GIVEN: it begins with that gradient, not with zeros. du gets its part from the state after its
-    chunk."""
+    """Go from the last chunk to the first, and write d_states[n], the gradient of the state after chunk n, and `first`,
+    that of the state before all. GIVEN: it begins with that gradient, not with zeros. du gets its part from the state
+    after its chunk."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     d_states += head * chunks * dk * dv
@@ -92,7 +92,7 @@ def carry_back(q, k, g, erased, d_o, du, d_states, given, first, time, chunks, d
 def gradients_of_keys(q, k, u, g, states, d_states, d_o, dq, along, d_right, time, chunks, dk, dv: tl.constexpr,
                       CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
                       CHANNEL: tl.constexpr, ALONG: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """dq, and dk as far as k is what u is written under. ALONG: also q dq, summed over channels."""
+    """Compute dq, and dk as far as k is what u is written under. ALONG: also q dq, summed over channels."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -132,8 +132,8 @@ def gradients_of_keys(q, k, u, g, states, d_states, d_o, dq, along, d_right, tim
 def gradients_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, time, chunks, dk,
                           dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
                           CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Through u = fresh - erased S and T: dv, the gradients of b k e^G (d_erasing) and of A / b, and their part of
-    db."""
+    """Compute what comes through u = fresh - erased S and T: dv, the gradients of b k e^G (d_erasing) and of A / b, and
+    their part of db."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -164,8 +164,8 @@ def gradients_of_overlaps(q, k, beta, g, d_a, dq, d_erasing, d_right, states, d_
                           chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
                           BV: tl.constexpr, CHANNEL: tl.constexpr, DECAYS: tl.constexpr,
                           DOT: tl.constexpr):  # fmt: skip
-    """Through A_ij = b_i (k_i E_ij) . k_j, added to the gradients of both keys, whose sum is that of k, and of b.
-    DECAYS: the gradient of log a is made of all these. G stands beside q and k alone, as q e^G and k e^-G, so its
+    """Add what comes through A_ij = b_i (k_i E_ij) . k_j to the gradients of both keys, whose sum is that of k, and of
+    b. DECAYS: the gradient of log a is made of all these. G stands beside q and k alone, as q e^G and k e^-G, so its
     gradient is q dq + k d_erasing - k d_right, and that of the chunk's end what the state after it receives; a log
     decay gets the sum of those from its own token on. `dq` is q dq summed over channels, or with a decay of each dq
     itself, which is then written to d_q in the dtype of q."""

@@ -1,4 +1,4 @@
-"""Triton kernels of the delta rule, forward; nn/triton.py drives them. A program has one chunk of one head.
+"""Triton kernels compute the delta rule forward; nn/triton.py drives them. A program has one chunk of one head.
 
 Inside a chunk, with G and E as in chunk_blocks.py and S the state before it:
 
@@ -35,7 +35,7 @@ LENGTHS = ["time", "chunks"]
 
 @triton.jit(do_not_specialize=LENGTHS)
 def cumulate(log_decay, g, time, chunks, dk, CHUNK: tl.constexpr, DK: tl.constexpr):
-    """G of a chunk: sums of log decays from its first token on."""
+    """Compute G of a chunk: sums of log decays from its first token on."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     steps = floored(tile(log_decay + head * time * dk, chunk * CHUNK, time, dk, CHUNK, DK))
     put(g + head * chunks * CHUNK * dk, tl.cumsum(steps, axis=0), chunk * CHUNK, chunks * CHUNK, dk, CHUNK, DK)
@@ -44,7 +44,7 @@ def cumulate(log_decay, g, time, chunks, dk, CHUNK: tl.constexpr, DK: tl.constex
 @triton.jit(do_not_specialize=LENGTHS)
 def overlaps(k, beta, g, a, time, chunks, dk, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
              CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """A_ij = b_i (k_i E_ij) . k_j below the diagonal, zero elsewhere."""
+    """Compute A_ij = b_i (k_i E_ij) . k_j below the diagonal, zero elsewhere."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -60,8 +60,8 @@ def overlaps(k, beta, g, a, time, chunks, dk, CHUNK: tl.constexpr, LEVELS: tl.co
 
 @triton.jit
 def solve(a, t, CHUNK: tl.constexpr, EXACT: tl.constexpr):
-    """T = (I + A)^-1: blocks on the diagonal by substitution, those below from them; above it stand zeros. EXACT:
-    products are near float32; TF32 does where T is kept in bf16."""
+    """Compute T = (I + A)^-1: blocks on the diagonal by substitution, those below from them; above it stand zeros.
+    EXACT: products are near float32; TF32 does where T is kept in bf16."""
     matrix = (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * CHUNK * CHUNK
     a += matrix
     t += matrix
@@ -96,7 +96,8 @@ def solve(a, t, CHUNK: tl.constexpr, EXACT: tl.constexpr):
 
 @triton.jit
 def inverse(a):
-    """(I + a)^-1 of a strictly lower triangular 16 x 16 block, row by row: stable where a power series is not."""
+    """Return (I + a)^-1 of a strictly lower triangular 16 x 16 block, row by row: stable where a power series is
+    not."""
     i, j = tl.arange(0, 16)[:, None], tl.arange(0, 16)[None, :]
     found = tl.where(i == j, 1.0, 0.0)
     for row in range(1, 16):
@@ -126,7 +127,7 @@ def put_block(t, values, row, column, CHUNK: tl.constexpr):
 @triton.jit(do_not_specialize=LENGTHS)
 def unwritten(k, v, beta, g, t, fresh, erased, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr,
               DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """fresh = T (b v), erased = T (b k e^G)."""
+    """Compute fresh = T (b v) and erased = T (b k e^G)."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -143,8 +144,8 @@ def unwritten(k, v, beta, g, t, fresh, erased, time, chunks, dk, dv: tl.constexp
 def carry(k, fresh, g, erased, u, states, given, last, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr,
           DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, GIVEN: tl.constexpr,
           DOT: tl.constexpr):  # fmt: skip
-    """From chunk to chunk: states[n] is the state before chunk n, `last` the one after all; u is written here.
-    GIVEN: it begins with that state, not with zeros."""
+    """Go from chunk to chunk, and write u, states[n], the state before chunk n, and `last`, the one after all. GIVEN:
+    it begins with that state, not with zeros."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     states += head * (chunks + 1) * dk * dv
@@ -171,7 +172,7 @@ def carry(k, fresh, g, erased, u, states, given, last, time, chunks, dk, dv: tl.
 @triton.jit(do_not_specialize=LENGTHS)
 def outputs(q, k, u, g, states, o, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
             DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """o_i = (q_i e^G_i) S + sum_j ((q_i E_ij) . k_j) u_j."""
+    """Compute o_i = (q_i e^G_i) S + sum_j ((q_i E_ij) . k_j) u_j."""
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at = chunk * CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)

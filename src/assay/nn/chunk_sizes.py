@@ -1,4 +1,4 @@
-"""What the launches of the chunked recurrences share: precision, the cut of value channels, a bank's models."""
+"""The launches of the chunked recurrences share this: precision, the cut of value channels, a bank's models."""
 
 import os
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def ways(heads: int, values: int, block: int) -> int:
 
 
 class Folded(Function):
-    """Base of a function of sequences; a bank's models are more sequences."""
+    """A function of sequences derives from this; a bank's models are more sequences."""
 
     @classmethod
     def vmap(cls, info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -98,7 +98,8 @@ def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...], coun
 
 
 class KernelScan(Folded):
-    """Base of (q, k, v, two more, ..., S, products) -> (o, S after the last token, what is kept for the gradients)."""
+    """A recurrence by kernels derives from this: (q, k, v, two more, ..., S, products) -> (o, S after the last token,
+    what is kept for the gradients)."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -16,7 +16,8 @@ State = Float[Tensor, "batch heads d_key d_value"]
 
 
 class Decays(NamedTuple):
-    """Decay factors inside each chunk: from j to i (0 where j > i), from before the first token, to after the last."""
+    """Holds the decay factors inside each chunk: from j to i (0 where j > i), from before the first token, to after the
+    last."""
 
     between: Float[Tensor, "batch heads chunks query key"]
     since_start: Float[Tensor, "batch heads chunks query one"]

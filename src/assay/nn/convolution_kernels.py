@@ -1,4 +1,4 @@
-"""Triton kernels of the short causal convolution, which torch's own operations read and write once per weight.
+"""Triton kernels compute the short causal convolution, whose numbers torch's own read and write once per weight.
 
     y_t = sum_{i<K} w_i x_{t-K+1+i} + b        channel by channel, zeros before the first token
     dx_t = sum_i w_i dy_{t+K-1-i};   dw_i = sum_t x_{t-K+1+i} dy_t;   db = sum_t dy_t
@@ -92,7 +92,7 @@ def _convolved(x, weight, bias, y, sequences, time, d, KERNEL: tl.constexpr, ROW
 @triton.jit(do_not_specialize=["sequences", "blocks", "time"])
 def _weights(x, gradient, sums, sequences, blocks, time, d, KERNEL: tl.constexpr, ROWS: tl.constexpr,
              COLUMNS: tl.constexpr):  # fmt: skip
-    """Computes sums over tokens for the weights' gradients and, in the last column, the bias's. Each of n programs has
+    """Compute sums over tokens for the weights' gradients and, in the last column, the bias's. Each of n programs has
     every n-th block of a model's tokens; its sums are added up over rows at the end alone."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

@@ -95,7 +95,8 @@ def _features(x, biases, y, apart, sequences, heads, time, d, channels, scale, W
 @triton.jit(do_not_specialize=["sequences", "blocks", "time"])
 def _features_back(x, biases, gradient, dx, sums, sequences, blocks, time, d, channels, scale, part,
                    WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """Each of n programs has every n-th block of a model's tokens, for one head."""
+    """Compute the gradients of `_features`. Each of n programs has every n-th block of a model's tokens, for one
+    head."""
     program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     programs, heads, own = tl.num_programs(0), tl.num_programs(1), tl.arange(0, WIDTH)
     first, second = tl.zeros((ROWS, WIDTH), dtype=tl.float32), tl.zeros((ROWS, WIDTH), dtype=tl.float32)

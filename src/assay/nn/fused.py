@@ -1,4 +1,4 @@
-"""Which operations around a recurrence run as one Triton kernel each, under `--backend triton`.
+"""These operations around a recurrence run as one Triton kernel each, under `--backend triton`.
 
     heads       convolution, SiLU, unit length or rotary positions of q, k and v    nn/head_kernels.py
     gated_norm  RMSNorm of every head's output and the gate                         nn/gated_norm_kernels.py
@@ -59,9 +59,9 @@ def fused(part: str) -> bool:
 
 
 class Part(NamedTuple):
-    """Some heads of the projection, from channel `start` on. A token of several `steps` is as many rows of its heads'
-    output: heads of one step after another stand in the channels. With `last` they are the last step's alone, and the
-    other rows are zeros."""
+    """Says where some heads of the projection stand, from channel `start` on, and what is done to them. A token of
+    several `steps` is as many rows of its heads' output: heads of one step after another stand in the channels. With
+    `last` they are the last step's alone, and the other rows are zeros."""
 
     start: int
     heads: int
@@ -78,7 +78,8 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All heads of a projection, whether a SiLU comes first, and how many channels at its end only fill up its rows."""
+    """Lists all heads of a projection, and says whether a SiLU comes first, and how many channels at its end only fill
+    up its rows."""
 
     parts: tuple[Part, ...]
     swish: bool

@@ -70,8 +70,8 @@ class _Gates(Kernels):
 
 @triton.jit
 def softplus(z):
-    """log(1 + e^z) = max(z, 0) + log(1 + s), s = e^-|z|. 1 + s would lose the digits of a small s, so the logarithm is
-    2 atanh(t) of t = s / (2 + s) <= 1/3, whose series is good to 1e-8 after seven terms."""
+    """Return log(1 + e^z) = max(z, 0) + log(1 + s), s = e^-|z|. 1 + s would lose the digits of a small s, so the
+    logarithm is 2 atanh(t) of t = s / (2 + s) <= 1/3, whose series is good to 1e-8 after seven terms."""
     small = tl.exp(-tl.abs(z))
     t = small / (2.0 + small)
     u = t * t
@@ -103,7 +103,7 @@ def _gates(x, bias, y, x_model, x_sequence, x_row, sequences, time, channels, d,
 @triton.jit(do_not_specialize=["sequences", "blocks", "time"])
 def _gates_back(x, bias, gradient, dx, sums, x_model, x_sequence, x_row, sequences, blocks, time, channels, d, scale,
                 WIDTH: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
-    """Each of n programs has every n-th block of a model's rows."""
+    """Compute the gradients of `_gates`. Each of n programs has every n-th block of a model's rows."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     own = tl.arange(0, WIDTH)
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)

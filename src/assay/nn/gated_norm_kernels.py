@@ -101,8 +101,8 @@ def _read(o, gate, gains, y, o_model, o_sequence, o_head, o_row, sequences, head
 def _read_back(o, gate, gains, gradient, d_o, d_gate, sums, o_model, o_sequence, o_head, o_row, sequences, heads,
                blocks, time, d, eps, WIDTH: tl.constexpr, ROWS: tl.constexpr, GATED: tl.constexpr, SWISH: tl.constexpr,
                EVERY: tl.constexpr):  # fmt: skip
-    """Computes the gradients of `_read`. Each of n programs has every n-th block of a model's rows. Rows of o that
-    were not read have gradients of zero."""
+    """Compute the gradients of `_read`. Each of n programs has every n-th block of a model's rows. Rows of o that were
+    not read have gradients of zero."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     own = tl.arange(0, WIDTH)
     gain = tl.load(gains + model * d + own, mask=own < d, other=0.0).to(tl.float32)[None, :]

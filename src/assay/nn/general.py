@@ -1,4 +1,4 @@
-"""The general recurrence of nn/scan.py by Triton kernels on CUDA, forward and backward: rwkv7's scan.
+"""Triton kernels compute the general recurrence of nn/scan.py on CUDA, forward and backward: rwkv7's scan.
 
 The kernels are those of nn/general_kernels.py, under the rules of nn/triton.py: fixed shapes, no tuning, products
 with float32 sums, a bank's models as more sequences.
@@ -28,7 +28,8 @@ def general_scan(
 
 
 class _General(KernelScan):
-    """(q, k, v, a, b, log w, S) -> (o, S after the last token); heads and sequences are one axis of the kernels."""
+    """Computes (q, k, v, a, b, log w, S) -> (o, S after the last token); heads and sequences are one axis of the
+    kernels."""
 
     @staticmethod
     def forward(
@@ -46,7 +47,7 @@ class _General(KernelScan):
 
 
 class _Chunks:
-    """Sizes and launches of the kernels for one set of tensors; sequences x heads is a grid's first axis."""
+    """Holds the sizes for one set of tensors, and launches the kernels; sequences x heads is a grid's first axis."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, dot: str) -> None:
         self.q, self.k, self.v, self.a, self.b = (x.contiguous() for x in (q, k, v, a, b))

@@ -1,4 +1,5 @@
-"""Triton kernels of the general recurrence, forward and backward; nn/general.py drives them. A program has one chunk.
+"""Triton kernels compute the general recurrence, forward and backward; nn/general.py drives them. A program has one
+chunk.
 
 With y_t = S_{t-1}^T b_t each token makes two writes, k_t v_t^T and a_t y_t^T. Inside a chunk, with G and E as in
 chunk_blocks.py, S the state before it, and B_ij = (b_i E_{i-1,j}) . a_j, C_ij = (b_i E_{i-1,j}) . k_j for j < i:
@@ -39,7 +40,7 @@ from assay.nn.chunk_forward import LENGTHS
 @triton.jit(do_not_specialize=LENGTHS)
 def overlaps_general(a, b, k, g, ba, bk, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
                      DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """-B, as `solve` takes it, and C: zeros on the diagonal and above."""
+    """Compute -B, as `solve` takes it, and C: zeros on the diagonal and above."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, matrix = chunk * CHUNK, head * time * dk, (head * chunks + chunk) * CHUNK * CHUNK
     g += head * chunks * CHUNK * dk
@@ -57,7 +58,7 @@ def overlaps_general(a, b, k, g, ba, bk, time, chunks, dk, dv: tl.constexpr, CHU
 @triton.jit(do_not_specialize=LENGTHS)
 def unwritten_general(b, v, g, bk, t, fresh, moved, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr,
                       DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """fresh = T C v, moved = T (b_i e^G_{i-1})."""
+    """Compute fresh = T C v and moved = T (b_i e^G_{i-1})."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, matrix = chunk * CHUNK, head * time * dk, (head * chunks + chunk) * CHUNK * CHUNK
     solved = tile(t + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK)
@@ -75,8 +76,8 @@ def unwritten_general(b, v, g, bk, t, fresh, moved, time, chunks, dk, dv: tl.con
 def carry_general(k, v, a, g, fresh, moved, y, states, given, last, time, chunks, dk, dv: tl.constexpr,
                   CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, GIVEN: tl.constexpr,
                   DOT: tl.constexpr):  # fmt: skip
-    """From chunk to chunk: states[n] is the state before chunk n, `last` the one after all; y is written here.
-    GIVEN: it begins with that state, not with zeros."""
+    """Go from chunk to chunk, and write y, states[n], the state before chunk n, and `last`, the one after all. GIVEN:
+    it begins with that state, not with zeros."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * dk
     states += head * (chunks + 1) * dk * dv
@@ -104,7 +105,7 @@ def carry_general(k, v, a, g, fresh, moved, y, states, given, last, time, chunks
 @triton.jit(do_not_specialize=LENGTHS)
 def outputs_general(q, k, a, v, y, g, states, qk, qa, o, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr,
                     LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """o; the scores of queries with k and with a are kept for the backward pass."""
+    """Compute o; the scores of queries with k and with a are kept for the backward pass."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
     matrix = (head * chunks + chunk) * CHUNK * CHUNK
@@ -131,8 +132,8 @@ def outputs_general(q, k, a, v, y, g, states, qk, qa, o, time, chunks, dk, dv: t
 def carry_back_general(q, a, g, qa, moved, d_o, dy, d_states, given, first, time, chunks, dk, dv: tl.constexpr,
                        CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, GIVEN: tl.constexpr,
                        DOT: tl.constexpr):  # fmt: skip
-    """From the last chunk to the first: d_states[n] is the gradient of the state after chunk n, `first` that of the
-    state before all. GIVEN: it begins with that gradient, not with zeros."""
+    """Go from the last chunk to the first, and write d_states[n], the gradient of the state after chunk n, and `first`,
+    that of the state before all. GIVEN: it begins with that gradient, not with zeros."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * dk
     d_states += head * chunks * dk * dv
@@ -163,7 +164,7 @@ def carry_back_general(q, a, g, qa, moved, d_o, dy, d_states, given, first, time
 def gradients_of_values_general(k, g, t, bk, qk, d_o, dy, d_states, dz, d_v, time, chunks, dk, dv: tl.constexpr,
                                 CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
                                 DOT: tl.constexpr):  # fmt: skip
-    """dz = T^T dy, and dv through outputs, through y, and through the state after the chunk."""
+    """Compute dz = T^T dy, and dv through outputs, through y, and through the state after the chunk."""
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at, values_at, matrix = chunk * CHUNK, head * time * dv, (head * chunks + chunk) * CHUNK * CHUNK
     g += head * chunks * CHUNK * dk
@@ -184,7 +185,7 @@ def gradients_of_values_general(k, g, t, bk, qk, d_o, dy, d_states, dz, d_v, tim
 def gradients_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, d_a, time, chunks, dk,
                                  dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
                                  BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """dq, and the parts of the gradients of k and a through outputs and through the state after the chunk."""
+    """Compute dq, and the parts of the gradients of k and a through outputs and through the state after the chunk."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
     before = (head * (chunks + 1) + chunk) * dk * dv
@@ -201,8 +202,8 @@ def gradients_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_
 def gradients_of_reading(pull, v, y, x, k, a, g, states, after, d_x, d_k, d_a, at, time, dk, dv, CHUNK: tl.constexpr,
                          LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, BEFORE: tl.constexpr,
                          DOT: tl.constexpr):  # fmt: skip
-    """The gradients of x, which reads the state, and of k and a through that. For queries those through the state after
-    the chunk are added; BEFORE, as b reads, they are there, and added to."""
+    """Compute the gradients of x, which reads the state, and of k and a through that. For queries those through the
+    state after the chunk are added; BEFORE, as b reads, they are there, and added to."""
     if LEVELS == 0:
         end = sum_at(g, at + CHUNK - 1, dk, DK, True)
         late = once(tile(x, at, time, dk, CHUNK, DK) * tl.exp(read_at(g, at, dk, CHUNK, DK, BEFORE) - 0.5 * end), dk)
@@ -263,7 +264,7 @@ def gradient_by_merges(pull, v, k, x, g, after, d_k, at, time, dk, dv, CHUNK: tl
 def gradients_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time, chunks, dk, dv: tl.constexpr,
                                  CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
                                  DOT: tl.constexpr):  # fmt: skip
-    """db, and what k and a get through y, added to their gradients."""
+    """Compute db, and add what k and a get through y to their gradients."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
     g += head * chunks * CHUNK * dk
@@ -278,9 +279,9 @@ def gradients_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, ti
 @triton.jit(do_not_specialize=LENGTHS)
 def gradients_of_decay_general(q, k, a, b, g, dq, d_k, d_a, d_b, states, d_states, d_log, time, chunks, dk,
                                dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr):  # fmt: skip
-    """G stands beside q, k and a as q e^G, k e^-G and a e^-G, and beside the next token's b as b e^G: its gradient is
-    q dq - k dk - a da, and b db of the token after. A log decay gets the sum of those from its own token on, and what
-    the state after the chunk receives."""
+    """Compute the gradient of log w. G stands beside q, k and a as q e^G, k e^-G and a e^-G, and beside the next
+    token's b as b e^G: its gradient is q dq - k dk - a da, and b db of the token after. A log decay gets the sum of
+    those from its own token on, and what the state after the chunk receives."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at = chunk * CHUNK, head * time * dk
     gradient = tile(q + keys_at, at, time, dk, CHUNK, DK) * tile(dq + keys_at, at, time, dk, CHUNK, DK)

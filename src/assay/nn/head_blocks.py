@@ -1,4 +1,4 @@
-"""What the kernels around a recurrence share: grids over (models, sequences, heads, time, d), sums for parameters.
+"""The kernels around a recurrence share this: grids over (models, sequences, heads, time, d), sums for parameters.
 
 A program of a forward pass has a block of rows of one head; each of the n of a backward pass has every n-th block of a
 model's tokens, for one head, and sums of its own for the parameters.
@@ -24,7 +24,8 @@ PROGRAMS = 256
 
 
 class Kernels(Function):
-    """Base of an operation by kernels. Its first inputs are tensors, or None; options follow, without a gradient."""
+    """An operation by kernels derives from this. Its first inputs are tensors, or None; options follow, without a
+    gradient."""
 
     own: ClassVar[int]
     """How many inputs have an axis of models in front: it is of size 1, but in a bank."""
@@ -105,7 +106,7 @@ def load(x, at, inside):
 
 @triton.jit
 def sigmoid(x):
-    """1 / (1 + e^-x): the square of 1 / sqrt is one instruction more than that, a division is eight."""
+    """Return 1 / (1 + e^-x): the square of 1 / sqrt is one instruction more than that, a division is eight."""
     over = tl.rsqrt(1.0 + tl.exp2(-1.4426950408889634 * x))
     return over * over
 

@@ -62,7 +62,7 @@ class _Heads(Kernels):
 
 
 class Run:
-    """Sizes and launches of the kernels for one set of tensors."""
+    """Holds the sizes for one set of tensors, and launches the kernels."""
 
     def __init__(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, cos: Tensor | None, sin: Tensor | None, plan: Plan
@@ -337,9 +337,9 @@ def _gradients(x, weight, bias, cos, sin, gradient, dx, sums, blocks, sequences,
                channels, convolved, start, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
                TAPS: tl.constexpr, SWISH: tl.constexpr, UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr,
                SCALED: tl.constexpr, STEPS: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
-    """Computes the gradients of x, and sums over tokens for those of the taps and, in the last column, of the bias.
-    Each of n programs has every n-th block of a model's stretches, for one head; its sums are added up over rows at the
-    end alone. A token's gradient is known when all tokens that see it are: each stretch looks at some of the next."""
+    """Compute the gradients of x, and sums over tokens for those of the taps and, in the last column, of the bias. Each
+    of n programs has every n-th block of a model's stretches, for one head; its sums are added up over rows at the end
+    alone. A token's gradient is known when all tokens that see it are: each stretch looks at some of the next."""
     program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own = tl.arange(0, WIDTH)
     inside = (own < d)[None, :]

@@ -1,4 +1,4 @@
-"""The solver of nn/least_squares.py by a Triton kernel on CUDA, forward and backward: conjugate gradients.
+"""A Triton kernel solves what nn/least_squares.py does on CUDA, forward and backward, by conjugate gradients.
 
 A program has a chunk of tokens, whose systems it solves side by side, one row of a tile each. With G and E as in
 chunk_blocks.py, keys k and strengths b, and S the Gram matrix before the chunk, that of token i maps a row p_i to
@@ -60,7 +60,7 @@ def ridge_scan(
 
 
 class _Solved(Folded):
-    """(q, k, log a, b, L, G before the first token) -> (x, what is kept for the gradients)."""
+    """Computes (q, k, log a, b, L, G before the first token) -> (x, what is kept for the gradients)."""
 
     @staticmethod
     def forward(
@@ -111,7 +111,8 @@ def _solve(
 @triton.jit(do_not_specialize=LENGTHS)
 def solved(q, answers, k, b, g, states, ridge, x, pull, d_ridge, time, chunks, dk, most, tolerance,
            CHUNK: tl.constexpr, DK: tl.constexpr, BACK: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """BACK: q are gradients of the `answers`; writes -x and the chunk's share of the ridge's gradient too."""
+    """Write (G + L)^-1 q of a chunk to x. BACK: q are gradients of the `answers`; -x is written too, and the chunk's
+    share of the ridge's gradient."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows, channels = chunk * CHUNK, head * time * dk, tl.arange(0, DK)
     root = tl.rsqrt(tl.load(ridge + head * dk + channels, mask=channels < dk, other=1.0))

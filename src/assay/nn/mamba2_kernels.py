@@ -84,7 +84,8 @@ def _gated_normed(o, z, gains, y, sequences, heads, time, d, eps, WIDTH: tl.cons
 @triton.jit(do_not_specialize=["sequences", "blocks", "time"])
 def _gated_normed_back(o, z, gains, gradient, d_o, d_z, sums, sequences, heads, blocks, time, d, eps,
                        WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """Each of n programs has every n-th block of a model's rows; its sums are added up over rows at the end alone."""
+    """Compute the gradients of `_gated_normed`. Each of n programs has every n-th block of a model's rows; its sums are
+    added up over rows at the end alone."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     own = tl.arange(0, WIDTH)
     channels = heads * d

@@ -126,7 +126,8 @@ def _logs(x, more, bias, rows, inside, heads, channels):
 
 @triton.jit(do_not_specialize=["sequences", "time"])
 def _gates(x, more, bias, m, decay, strength, sequences, heads, time, channels, BLOCK: tl.constexpr):
-    """A program has a head of a sequence. Each token finds m and, with the tokens before it once more, m before it."""
+    """Compute m, decay and strength. A program has a head of a sequence. Each token finds m and, with the tokens before
+    it once more, m before it."""
     program = tl.program_id(0).to(tl.int64)
     sequence, head = program // heads, program % heads
     x += sequence * time * channels + head
@@ -154,7 +155,8 @@ def _gates(x, more, bias, m, decay, strength, sequences, heads, time, channels, 
 @triton.jit(do_not_specialize=["sequences", "time", "blocks"])
 def _gates_back(x, more, bias, strength, d_decay, d_strength, d_x, sums, sequences, heads, time, channels, blocks,
                 WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """Each of n programs has every n-th block of a model's tokens. What nothing reads has gradients of 0."""
+    """Compute the gradients of `_gates`. Each of n programs has every n-th block of a model's tokens. What nothing
+    reads has gradients of 0."""
     program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     own = tl.arange(0, WIDTH)
     forgets, writes = own < heads, (own >= heads) & (own < 2 * heads)
@@ -197,9 +199,9 @@ def _held(o, n, m, c, z, gain, skip, y, sequences, heads, time, d, WIDTH: tl.con
 @triton.jit(do_not_specialize=["sequences", "time", "blocks"])
 def _held_back(o, n, m, c, z, gain, skip, gradient, d_o, d_n, d_c, d_z, sums, sequences, heads, time, d, blocks,
                WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """Each of n programs has every n-th block of a model's tokens, for one head; its sums are added up over rows at the
-    end alone. The norm takes out all of 1 / (max(|n|, e^-m) + 1e-6) but for its EPS, and that is what n's gradient
-    is."""
+    """Compute the gradients of `_held`. Each of n programs has every n-th block of a model's tokens, for one head; its
+    sums are added up over rows at the end alone. The norm takes out all of 1 / (max(|n|, e^-m) + 1e-6) but for its EPS,
+    and that is what n's gradient is."""
     program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own = tl.arange(0, WIDTH)
     here = own < d

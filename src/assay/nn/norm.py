@@ -63,8 +63,8 @@ class Norm(nn.RMSNorm):
 
 
 def _trains_with_kernels(x: Tensor) -> bool:
-    """Whether a gradient will be asked for that a kernel of ours gives: torch's own, of the gains, takes as long as
-    attention's whole backward pass."""
+    """Return whether a gradient will be asked for that a kernel of ours gives: torch's own, of the gains, takes as long
+    as attention's whole backward pass."""
     if not (has_kernels(x.device) and x.requires_grad) or x.dtype == torch.float64:
         return False
     return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is None

@@ -1,4 +1,4 @@
-"""Triton kernels of the outer recurrence with a normaliser, forward and backward; nn/outer.py drives them.
+"""Triton kernels compute the outer recurrence with a normaliser, forward and backward; nn/outer.py drives them.
 
     n_i = q_i . N_i,   N_i = a_i N_{i-1} + b_i k_i        what a value channel of ones reads, without a block for it
 
@@ -78,7 +78,7 @@ def part(x, k0, dk, BK: tl.constexpr):
 @triton.jit(do_not_specialize=LENGTHS)
 def normed_outputs(q, k, v, b, g, states, n_states, o, n, time, chunks, dk, dv, CHUNK: tl.constexpr,
                    BK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """What each token reads, and its n."""
+    """Compute what each token reads, and its n."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     q += head * time * dk
@@ -106,8 +106,8 @@ def normed_outputs(q, k, v, b, g, states, n_states, o, n, time, chunks, dk, dv, 
 def normed_gradients(q, k, v, b, g, states, n_states, d_states, d_n_states, d_o, d_n, d_q, d_k, d_v, d_log, d_b, time,
                      chunks, dk, dv, CHUNK: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
                      DOT: tl.constexpr):  # fmt: skip
-    """All gradients of a chunk. A log decay gets what its token and later ones have for reading, less what they have
-    for being read, and what the state after the chunk has."""
+    """Compute all gradients of a chunk. A log decay gets what its token and later ones have for reading, less what they
+    have for being read, and what the state after the chunk has."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     q += head * time * dk
@@ -160,7 +160,7 @@ def normed_gradients(q, k, v, b, g, states, n_states, d_states, d_n_states, d_o,
 @triton.jit
 def gradients_of_queries(q, k, v, b, g, states, n_states, d_o, d_n, d_q, head, at, time, dk, dv, CHUNK: tl.constexpr,
                          BK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Writes dq, and returns what a log decay has of the state before the chunk: q dq's share of it."""
+    """Write dq, and return what a log decay has of the state before the chunk: q dq's share of it."""
     pull, since = per_token(d_n, head, at, time, CHUNK), tl.exp(sums(g, at, 1, CHUNK, 1, False))
     weights = (products(d_o, v, at, time, dv, CHUNK, BV, DOT) + pull) * decays(g, at, CHUNK, False)
     weights = rounded(weights * tl.trans(per_token(b, head, at, time, CHUNK)), DOT)

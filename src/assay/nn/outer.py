@@ -1,5 +1,5 @@
-"""The outer recurrence of nn/scan.py by Triton kernels on CUDA, forward and backward: the scan of gated_linear_attn, of
-retention, mamba2, mlstm and mesa.
+"""Triton kernels compute the outer recurrence of nn/scan.py on CUDA, forward and backward: the scan of
+gated_linear_attn, of retention, mamba2, mlstm and mesa.
 
 The kernels are those of nn/outer_kernels.py and, with a normaliser, of nn/normed_kernels.py, under the rules of
 nn/triton.py: fixed shapes, no tuning, a bank's models as more sequences.
@@ -70,7 +70,8 @@ def normed_scan(
 
 
 class _Scan(Folded):
-    """(q, k, v, log a, b, D, S) -> (o, S after the last token); heads and sequences are one axis of the kernels."""
+    """Computes (q, k, v, log a, b, D, S) -> (o, S after the last token); heads and sequences are one axis of the
+    kernels."""
 
     @staticmethod
     def forward(
@@ -92,7 +93,7 @@ class _Scan(Folded):
 
 
 class _Normed(Folded):
-    """(q, k, v, log a, b) -> (o, n), from a state of zeros."""
+    """Computes (q, k, v, log a, b) -> (o, n), from a state of zeros."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, strength: Tensor, dot: str) -> tuple[Tensor, ...]:
@@ -110,8 +111,8 @@ class _Normed(Folded):
 
 
 class Chunks:
-    """Sizes and launches of the kernels for one set of tensors. Sequences x heads is a grid's first axis, the only one
-    on which CUDA allows more than 65,535 programs."""
+    """Holds the sizes for one set of tensors, and launches the kernels. Sequences x heads is a grid's first axis, the
+    only one on which CUDA allows more than 65,535 programs."""
 
     normed = False
 
@@ -245,7 +246,7 @@ def _ends(g: Tensor, given: Tensor | None, left: Tensor | None) -> tuple[tuple[T
 
 
 class _NormedChunks(Chunks):
-    """With a normaliser: a decay per head, and strengths."""
+    """Launches the kernels with a normaliser: decays are per head, and there are strengths."""
 
     normed = True
 

@@ -1,4 +1,4 @@
-"""Triton kernels of the outer recurrence, forward and backward; nn/outer.py drives them. A program has one chunk.
+"""Triton kernels compute the outer recurrence, forward and backward; nn/outer.py drives them. A program has one chunk.
 
 Inside a chunk, with G and E as in chunk_blocks.py and S the state before it:
 
@@ -96,7 +96,7 @@ def sums_of(log_decay, g, head, at, time, chunks, dk, kept, CHUNK: tl.constexpr,
 def written(k, v, b, log_decay, g, writes, n_writes, time, chunks, dk, dv: tl.constexpr, group, CHUNK: tl.constexpr,
             DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr, NORMED: tl.constexpr,
             DOT: tl.constexpr):  # fmt: skip
-    """G of a chunk, and what the chunk writes into the state after it."""
+    """Compute G of a chunk, and what the chunk writes into the state after it."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
     until, _ = sums_of(log_decay, g, head, at, time, chunks, dk, True, CHUNK, DK, CHANNEL)
@@ -114,7 +114,7 @@ def written(k, v, b, log_decay, g, writes, n_writes, time, chunks, dk, dv: tl.co
 def pulled(q, g, d_o, d_n, pulls, n_pulls, time, chunks, dk, dv: tl.constexpr, group, CHUNK: tl.constexpr,
            DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, NORMED: tl.constexpr,
            DOT: tl.constexpr):  # fmt: skip
-    """What a chunk's outputs add to the gradient of the state before it."""
+    """Compute what a chunk's outputs add to the gradient of the state before it."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
     own = sums(g + head * chunks * CHUNK * (dk if CHANNEL else 1), at, dk, CHUNK, DK, CHANNEL)
@@ -131,9 +131,9 @@ def pulled(q, g, d_o, d_n, pulls, n_pulls, time, chunks, dk, dv: tl.constexpr, g
 def passed(states, n_states, g, given, left, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
            DV: tl.constexpr, STAGES: tl.constexpr, CHANNEL: tl.constexpr, BACK: tl.constexpr, GIVEN: tl.constexpr,
            LEFT: tl.constexpr, NORMED: tl.constexpr):  # fmt: skip
-    """In place, what each chunk writes becomes the state before it; BACK, what it pulls the gradient of the state after
-    it. GIVEN: it begins with that state, not with zeros. LEFT: what comes out at the other end is written. NORMED: the
-    same of the vectors beside the states, from zeros."""
+    """Replace, in place, what each chunk writes by the state before it; BACK, what it pulls by the gradient of the
+    state after it. GIVEN: it begins with that state, not with zeros. LEFT: what comes out at the other end is written.
+    NORMED: the same of the vectors beside the states, from zeros."""
     head, keys = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = (keys < dk)[:, None] & (tl.arange(0, DV) < dv)[None, :]
     own = keys[:, None] * dv + tl.arange(0, DV)[None, :]
@@ -163,7 +163,7 @@ def passed(states, n_states, g, given, left, chunks, dk, dv: tl.constexpr, CHUNK
 def carried(k, v, b, log_decay, g, states, given, left, time, chunks, dk, dv: tl.constexpr, group, CHUNK: tl.constexpr,
             DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr, GIVEN: tl.constexpr,
             LEFT: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """What `written` and `passed` do, for BV value channels of a head."""
+    """Do what `written` and `passed` do, for BV value channels of a head."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     state = tl.zeros((DK, BV), dtype=tl.float32)
     if GIVEN:
@@ -184,7 +184,7 @@ def carried(k, v, b, log_decay, g, states, given, left, time, chunks, dk, dv: tl
 def carried_back(q, g, d_o, pulls, given, left, time, chunks, dk, dv: tl.constexpr, group, CHUNK: tl.constexpr,
                  DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, GIVEN: tl.constexpr, LEFT: tl.constexpr,
                  DOT: tl.constexpr):  # fmt: skip
-    """What `pulled` and `passed` do, for BV value channels of a head."""
+    """Do what `pulled` and `passed` do, for BV value channels of a head."""
     head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     gradient = tl.zeros((DK, BV), dtype=tl.float32)
@@ -237,9 +237,9 @@ def gradients(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, 
               dv: tl.constexpr, group, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
               CHANNEL: tl.constexpr, STRONG: tl.constexpr, SKIP: tl.constexpr, DECAYS: tl.constexpr,
               DOT: tl.constexpr):  # fmt: skip
-    """All gradients of a chunk. Those of q and k are each head's own, also where heads share them. DECAYS: that of log
-    a. G stands beside q and k alone, as q e^G and k e^-G, so its gradient is q dq - k dk, and that of the chunk's end
-    what the state after it receives: a log decay gets the sum of those from its own token on."""
+    """Compute all gradients of a chunk. Those of q and k are each head's own, also where heads share them. DECAYS: that
+    of log a. G stands beside q and k alone, as q e^G and k e^-G, so its gradient is q dq - k dk, and that of the
+    chunk's end what the state after it receives: a log decay gets the sum of those from its own token on."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -289,8 +289,8 @@ def gradients(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, 
 def gradients_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, dv, CHUNK: tl.constexpr,
                         DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr,
                         SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Where rows meet at one point. Those of queries and keys come after, with tiles loaded again, from a cache: all at
-    once would need more registers than there are."""
+    """Write dv, where rows meet at one point. Those of queries and keys come after, with tiles loaded again, from a
+    cache: all at once would need more registers than there are."""
     queries, keys = tile(q, at, time, dk, CHUNK, DK), tile(k, at, time, dk, CHUNK, DK)
     pull, after = stored(d_o, at, time, dv, 0, CHUNK, BV), stored(d_states, 0, dk, dv, 0, DK, BV)
     met = tl.where(above(CHUNK, False), scores_across(queries, keys, g, at, dk, CHUNK, 0, DK, CHANNEL, DOT), 0.0)
@@ -307,7 +307,7 @@ def gradients_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk
 @triton.jit
 def put_gradients_of_values(met, keys, pull, after, d_states, d_o, d_v, at, time, dk, dv, CHUNK: tl.constexpr,
                             DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """The first block's gradients of outputs and of the state after the chunk are given."""
+    """Write dv, block by block. The first block's gradients of outputs and of the state after the chunk are given."""
     for v0 in tl.static_range(0, dv, BV):
         if v0 > 0:
             pull, after = stored(d_o, at, time, dv, v0, CHUNK, BV), stored(d_states, 0, dk, dv, v0, DK, BV)
@@ -319,7 +319,7 @@ def put_gradients_of_values(met, keys, pull, after, d_states, d_o, d_v, at, time
 def gradients_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, at, time, dk, dv, CHUNK: tl.constexpr,
                       DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, STRONG: tl.constexpr,
                       SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Where rows meet at one point: writes dq, and returns q dq, the gradient of strong keys, and those keys times the
+    """Write dq, where rows meet at one point, and return q dq, the gradient of strong keys, and those keys times the
     share of it that the state after the chunk has. With a decay per head q dq and the last are summed over a key's
     channels, which takes fewer registers."""
     weights = weights_of(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
@@ -349,8 +349,8 @@ def gradients_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_skip, head, a
 def gradients_by_merges(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_v, d_skip, head, at, time, dk, dv,
                         CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
                         STRONG: tl.constexpr, SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Where blocks are merged: writes dq and dv, and returns what `gradients_of_keys` does. The decays to a seam are
-    made once for the scores, for dq and for dk."""
+    """Write dq and dv, where blocks are merged, and return what `gradients_of_keys` does. The decays to a seam are made
+    once for the scores, for dq and for dk."""
     weights = weights_of(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
     across = weights_across(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
     queries, own = tile(q, at, time, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)

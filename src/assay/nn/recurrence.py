@@ -1,4 +1,4 @@
-"""Layers around the recurrences of nn/scan.py: in parallel by their scans, token by token by their loops."""
+"""Layers stand around the recurrences of nn/scan.py: in parallel by their scans, token by token by their loops."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from assay.nn.scan import Keys, MatrixState, PerHead, Values, delta_loop, delta_
 
 
 class Recurrence(nn.Module):
-    """A layer around a recurrence: `written` maps tokens, their heads and what the layers of `beside` make of them to
+    """Stands around a recurrence: `written` maps tokens, their heads and what the layers of `beside` make of them to
     its arguments, `read` maps its outputs to tokens. The state is what the convolution on the heads has seen, and the
     recurrence's matrix."""
 

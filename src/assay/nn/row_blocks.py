@@ -1,5 +1,5 @@
-"""Blocks of rows of one head, in kernels of attention: heads are (batch, heads, time, d) with any strides but of the
-last axis."""
+"""Kernels of attention load and write blocks of rows of one head: heads are (batch, heads, time, d) with any strides
+but of the last axis."""
 
 from typing import Any
 
@@ -17,7 +17,8 @@ LENGTHS = ["heads", "time"]
 
 
 class Attention(Folded):
-    """Base of (q, k, v, options) -> (o, a number of each row, which has no gradient)."""
+    """Attention by kernels derives from this: (q, k, v, options) -> (o, a number of each row, which has no
+    gradient)."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

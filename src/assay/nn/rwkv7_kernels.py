@@ -130,7 +130,8 @@ def _replaced(k, z, bias, xi, alpha, k_out, a_out, kappa_out, sequences, heads, 
 @triton.jit(do_not_specialize=["sequences", "time"])
 def _replaced_back(k, z, bias, xi, alpha, gradient_k, gradient_a, gradient_kappa, d_k, d_z, sums, sequences, heads,
                    time, d, WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """Each of n programs has every n-th block of a model's tokens, for one head."""
+    """Compute the gradients of `_replaced`. Each of n programs has every n-th block of a model's tokens, for one
+    head."""
     program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own = tl.arange(0, WIDTH)
     here = own < d
@@ -180,7 +181,8 @@ def _recalled(o, r, k, v, gate, gain, shift, rho, y, sequences, heads, time, d, 
 @triton.jit(do_not_specialize=["sequences", "time"])
 def _recalled_back(o, r, k, v, gate, gain, shift, rho, gradient, d_o, d_r, d_k, d_v, d_gate, sums, sequences, heads,
                    time, d, eps, WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """Each of n programs has every n-th block of a model's tokens, for one head."""
+    """Compute the gradients of `_recalled`. Each of n programs has every n-th block of a model's tokens, for one
+    head."""
     program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own = tl.arange(0, WIDTH)
     here = own < d

@@ -90,7 +90,8 @@ def unit(x: Float[Tensor, "*axes d"]) -> Float[Tensor, "*axes d"]:
 
 @in_float32
 def outer_loop(q: Keys, k: Keys, v: Values, log_decay: Decay, *, state: Start = None, scale: float = 1.0) -> Scanned:
-    """S_t = diag(a_t) S_{t-1} + k_t v_t^T, o_t = scale * S_t^T q_t, one token after another."""
+    """Return o, and the last S, of S_t = diag(a_t) S_{t-1} + k_t v_t^T, o_t = scale * S_t^T q_t, one token after
+    another."""
     s = _zero_state(k, v) if state is None else state
     decay = torch.exp(log_decay if log_decay.ndim == 4 else log_decay[..., None])
     outputs = []
@@ -192,7 +193,8 @@ def delta_scan(
 def general_loop(
     q: Keys, k: Keys, v: Values, a: Keys, b: Keys, log_decay: PerChannel, *, state: Start = None, scale: float = 1.0
 ) -> Scanned:
-    """S_t = diag(w_t) S_{t-1} + a_t (b_t^T S_{t-1}) + k_t v_t^T, o_t = scale * S_t^T q_t, one token after another."""
+    """Return o, and the last S, of S_t = diag(w_t) S_{t-1} + a_t (b_t^T S_{t-1}) + k_t v_t^T, o_t = scale * S_t^T q_t,
+    one token after another."""
     s = _zero_state(k, v) if state is None else state
     outputs = []
     for q_t, k_t, v_t, a_t, b_t, w_t in zip(*(x.unbind(2) for x in (q, k, v, a, b, log_decay.exp())), strict=True):

@@ -45,7 +45,8 @@ def delta_scan(
 
 
 class _Scan(KernelScan):
-    """(q, k, v, b, log a, S) -> (o, S after the last token); heads and sequences are one axis of the kernels."""
+    """Computes (q, k, v, b, log a, S) -> (o, S after the last token); heads and sequences are one axis of the
+    kernels."""
 
     @staticmethod
     def forward(
@@ -63,8 +64,8 @@ class _Scan(KernelScan):
 
 
 class _Chunks:
-    """Sizes and launches of the kernels for one set of tensors. Sequences x heads is a grid's first axis, the only one
-    on which CUDA allows more than 65,535 programs."""
+    """Holds the sizes for one set of tensors, and launches the kernels. Sequences x heads is a grid's first axis, the
+    only one on which CUDA allows more than 65,535 programs."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, dot: str) -> None:
         self.q, self.k, self.v, self.beta, self.log_decay = (x.contiguous() for x in (q, k, v, beta, log_decay))

@@ -1,4 +1,4 @@
-"""Triton kernels of softmax attention to the last tokens, without copies of keys and without scores in memory.
+"""Triton kernels compute softmax attention to the last tokens, without copies of keys or scores in memory.
 
     a_ij = scale q_i . k_j,  i - window < j <= i;   p_ij = exp(a_ij - l_i);   o_i = sum_j p_ij v_j
     l_i = log sum_j exp(a_ij)
@@ -33,7 +33,7 @@ def attention_in_window(q: Heads, k: Heads, v: Read, *, window: int) -> Read:
 
 
 class _Window(Attention):
-    """(q, k, v, window, scale, products) -> (o, l)"""
+    """Computes (q, k, v, window, scale, products) -> (o, l)."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, window: int, scale: float, dot: str) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ class _Window(Attention):
 
 
 class _Run:
-    """Sizes of the launches for one set of tensors."""
+    """Holds the sizes of the launches for one set of tensors."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, window: int, scale: float, dot: str) -> None:
         self.q, self.k, self.v = (dense(x) for x in (q, k, v))
@@ -108,7 +108,7 @@ def _window_read(q, k, v, o, logs, q_seq, q_head, q_row, k_seq, k_head, k_row, v
 def _window_queries(q, k, v, do, o, logs, along, dq, q_seq, q_head, q_row, k_seq, k_head, k_row, v_seq, v_head, v_row,
                     do_seq, do_head, do_row, o_seq, o_head, o_row, dq_seq, dq_head, dq_row, heads, time, d, e, window,
                     scale, ROWS: tl.constexpr, WIDTH: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """dq; writes do . o, which `_window_keys` reads."""
+    """Compute dq, and write do . o, which `_window_keys` reads."""
     program, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS
     q, k = head_of(q, program, heads, q_seq, q_head), head_of(k, program, heads, k_seq, k_head)
     v, do = head_of(v, program, heads, v_seq, v_head), head_of(do, program, heads, do_seq, do_head)
@@ -132,7 +132,7 @@ def _window_queries(q, k, v, do, o, logs, along, dq, q_seq, q_head, q_row, k_seq
 def _window_keys(q, k, v, do, logs, along, dk, dv, q_seq, q_head, q_row, k_seq, k_head, k_row, v_seq, v_head, v_row,
                  do_seq, do_head, do_row, dk_seq, dk_head, dk_row, dv_seq, dv_head, dv_row, heads, time, d, e, window,
                  scale, ROWS: tl.constexpr, WIDTH: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """dk and dv."""
+    """Compute dk and dv."""
     program, to = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS
     q, k = head_of(q, program, heads, q_seq, q_head), head_of(k, program, heads, k_seq, k_head)
     v, do = head_of(v, program, heads, v_seq, v_head), head_of(do, program, heads, do_seq, do_head)
