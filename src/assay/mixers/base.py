@@ -46,7 +46,7 @@ class MixerModule(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixer(Sized):
-    """Base of mixers/<name>.py. The promises are in assay.contracts.mixers."""
+    """Every mixer of mixers/<name>.py derives from this. The promises are in assay.contracts.mixers."""
 
     registry: ClassVar[Registry] = mixers
     may_be_none: ClassVar[tuple[str, ...]] = ("conv",)
@@ -69,12 +69,12 @@ class Mixer(Sized):
 
     @property
     def front_kernel(self) -> int:
-        """Kernel of the convolution in front; 0: none."""
+        """Return the kernel of the convolution in front; 0: none."""
         return 0 if self.inner_kernel else self.conv
 
     @property
     def inner_kernel(self) -> int:
-        """Kernel of a convolution on queries, keys and values; 0: none."""
+        """Return the kernel of a convolution on queries, keys and values; 0: none."""
         return 0
 
     def check_width(self, d_model: int) -> None:
@@ -106,7 +106,7 @@ class Mixer(Sized):
 
 @dataclass(frozen=True, kw_only=True)
 class InnerConvolution(Mixer):
-    """Options of a mixer whose convolution stands on its projected queries, keys and values."""
+    """Lets a mixer's convolution stand on its projected queries, keys and values."""
 
     conv_on: Literal["qkv", "input"] = "qkv"
     """Where the convolution stands: on queries, keys and values, with a SiLU after it, or as x + conv(x) in front."""
@@ -125,7 +125,7 @@ class InnerConvolution(Mixer):
 
 
 class Convolved(MixerModule):
-    """A mixer behind a short convolution with a residual."""
+    """Puts a short convolution with a residual in front of a mixer."""
 
     def __init__(self, core: MixerModule, d_model: int, kernel: int) -> None:
         super().__init__()

@@ -57,7 +57,7 @@ class DeltaProduct(DeltaHeads):
 
 
 class ProductMemory(GatedReading, DeltaMemory):
-    """The steps of a token are as many tokens of the delta rule; the last one reads."""
+    """Treats the steps of a token as so many tokens of the delta rule; the last one reads."""
 
     def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float, forget: bool) -> None:
         super().__init__(heads, d_model, beta_max=beta_max)

@@ -84,7 +84,7 @@ class ForeignLayer(MixerModule):
 
 
 class Carried:
-    """fla's cache of one layer; iterating over it gives its tensors."""
+    """Holds fla's cache of one layer; iterating over it gives its tensors."""
 
     def __init__(self, cache: Any) -> None:
         self.cache = cache

@@ -35,7 +35,7 @@ from assay.nn.scan import Keys, Values
 @mixers.register("gated_linear_attn")
 @dataclass(frozen=True, kw_only=True)
 class GatedLinearAttn(ConvolvedHeads):
-    """Linear attention whose every key channel forgets at its own, data-dependent rate."""
+    """Every key channel of this linear attention forgets at its own, data-dependent rate."""
 
     version: ClassVar[int] = 3
     finish: ClassVar[Finish] = "scaled"

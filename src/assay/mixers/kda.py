@@ -63,7 +63,8 @@ class ChannelDecayMemory(DeltaMemory):
 
 
 class ChannelDecay(nn.Module):
-    """log a = -exp(A) softplus(W_2 W_1 x + c), A per head; softplus(c) starts in .001 to .1, exp(A) in 1 to 16."""
+    """Computes log a = -exp(A) softplus(W_2 W_1 x + c), A per head; softplus(c) starts in .001 to .1, exp(A) in 1 to
+    16."""
 
     def __init__(self, d_model: int, heads: int, channels: int, *, rank: int) -> None:
         super().__init__()
