@@ -224,7 +224,7 @@ PARTS = {
     "heads": ("gated_delta_net:num_heads=2", "head_kernels.heads"),
     "mamba2": ("mamba2:d_state=16", "mamba2_kernels.gate_then_norm"),
     "mlstm": ("mlstm:num_heads=2", "mlstm_kernels.held"),
-    "projection": ("gated_delta_net:num_heads=2", "attention.linear"),
+    "projection": ("gated_delta_net:num_heads=2", "attention.joint"),
     "rwkv7": ("rwkv7:num_heads=2", "rwkv7_kernels.replaced"),
     "sum": ("linear_attention:num_heads=2", "outer.outer_scan"),
     "window": ("sliding_window:num_heads=2:window=5", "window_kernels.attention_in_window"),

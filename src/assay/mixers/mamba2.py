@@ -31,7 +31,8 @@ from assay.mixers.base import InnerConvolution, MixerModule
 from assay.nn.attention import head_dim
 from assay.nn.axes import Read, Token, Tokens
 from assay.nn.convolution import short_convolution
-from assay.nn.fused import ALIGNED, Part, Plan, fused, head_kernels, mamba2_kernels, scan_kernels
+from assay.nn.fused import Part, Plan, fused, head_kernels, mamba2_kernels, scan_kernels
+from assay.nn.joint import joint
 from assay.nn.norm import LAYER_EPS, Norm, precision
 from assay.nn.recurrence import SelectiveDecay
 from assay.nn.scan import MatrixState, outer_loop, outer_scan
@@ -116,9 +117,7 @@ class StateSpace(MixerModule):
         """Return the same by kernels: that of the scan takes dt and D too."""
         width, own = self.heads * self.state_shape[2], sum(self.sizes)
         gate, written = self.project.weight.split([self.project.out_features - own, own])
-        missing = -(own + self.heads) % ALIGNED
-        empty = written.new_zeros(missing, written.shape[1])
-        projected = linear(x, torch.cat([written, self.decay.project.weight, empty]))
+        projected, _ = joint(x, written, self.decay.project.weight)
         shared = (Part(width + i * self.sizes[1], 1, self.sizes[1]) for i in range(2))
         plan = Plan((Part(0, self.heads, self.state_shape[2]), *shared), swish=True)
         u, b, c, rest = head_kernels.heads(projected, self.convolution.weight, self.convolution.bias, None, plan)

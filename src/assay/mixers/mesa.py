@@ -29,14 +29,15 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import linear, logsigmoid, silu, softplus
+from torch.nn.functional import logsigmoid, silu, softplus
 
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.mixers.heads import ConvolvedHeads
 from assay.nn.axes import Read, Token, Tokens
 from assay.nn.convolution import short_convolution
-from assay.nn.fused import ALIGNED, Part, Plan, fused, gate_kernels, head_kernels, scan_kernels
+from assay.nn.fused import Part, Plan, fused, gate_kernels, head_kernels, scan_kernels
+from assay.nn.joint import joint
 from assay.nn.least_squares import Gram, ridge_scan
 from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.scan import MatrixState, PerHead, outer_loop, outer_scan, unit
@@ -89,10 +90,7 @@ class LeastSquaresMemory(MixerModule):
     def _fused(self, x: Tokens) -> Tokens:
         """Return the same by kernels, with all projections as one product."""
         h, d, e = self.heads, self.key_dim, self.value_dim
-        layers = (self.queries_and_keys, self.values, self.gates)
-        missing = -sum(layer.out_features for layer in layers) % ALIGNED
-        empty = self.values.weight.new_zeros(missing, x.shape[-1])
-        projected = linear(x, torch.cat([*(layer.weight for layer in layers), empty]))
+        projected, missing = joint(x, self.queries_and_keys.weight, self.values.weight, self.gates.weight)
         units = Plan((Part(0, h, d, unit=True), Part(h * d, h, d, unit=True)), swish=True)
         q, k, rest = head_kernels.heads(projected, self.convolution.weight, self.convolution.bias, None, units)
         v, gates = head_kernels.heads(rest, None, None, None, Plan((Part(0, h, e),), swish=False))

@@ -33,7 +33,8 @@ from assay.mixers.base import InnerConvolution, MixerModule
 from assay.nn.attention import head_dim, with_ones
 from assay.nn.axes import Token, Tokens
 from assay.nn.convolution import short_convolution
-from assay.nn.fused import ALIGNED, Part, Plan, fused, head_kernels, mlstm_kernels, scan_kernels
+from assay.nn.fused import Part, Plan, fused, head_kernels, mlstm_kernels, scan_kernels
+from assay.nn.joint import ALIGNED
 from assay.nn.random import for_shapes_alone
 from assay.nn.scan import MatrixState, PerHead, outer_loop, outer_scan
 

@@ -31,7 +31,8 @@ from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
 from assay.nn.attention import head_dim
 from assay.nn.axes import Read, Token, Tokens
-from assay.nn.fused import ALIGNED, Part, Plan, fused, gate_kernels, head_kernels, rwkv7_kernels
+from assay.nn.fused import Part, Plan, fused, gate_kernels, head_kernels, rwkv7_kernels
+from assay.nn.joint import joint
 from assay.nn.norm import precision
 from assay.nn.random import for_shapes_alone
 from assay.nn.scan import MatrixState, general_loop, general_scan, unit
@@ -123,11 +124,9 @@ class ShiftedMemory(MixerModule):
         shifts = dict(zip(SHIFTS, self.shift, strict=True))
         layers = zip((self.r, self.k, self.v, *lows), "rkvwag", strict=True)
         own, before = zip(*((w.weight * (1 - shifts[i]), w.weight * shifts[i]) for w, i in layers), strict=True)
-        missing = -sum(low.out_features for low in lows) % ALIGNED
-        empty = self.shift.new_zeros(missing, 2 * x.shape[-1])
-        weight = torch.cat([torch.cat([torch.cat(own), torch.cat(before)], dim=1), empty])
         x = x.to(precision(self.shift))
-        projected = linear(torch.cat([x, pad(x, (0, 0, 1, -1))], dim=-1), weight)
+        both = torch.cat([x, pad(x, (0, 0, 1, -1))], dim=-1)
+        projected, missing = joint(both, torch.cat([torch.cat(own), torch.cat(before)], dim=1))
         parts = tuple(Part(i * self.heads * self.width, self.heads, self.width) for i in range(3))
         r, k, v, rest = head_kernels.heads(projected, None, None, None, Plan(parts, swish=False))
         low_w, low_a, low_g, _ = rest.split([*(low.out_features for low in lows), missing], dim=-1)

@@ -7,11 +7,12 @@ import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad, scaled_dot_product_attention, silu
+from torch.nn.functional import pad, scaled_dot_product_attention, silu
 
 from assay.nn.axes import Keys, Memory, Queries, Read, Token, Tokens, Values
 from assay.nn.convolution import short_convolution
-from assay.nn.fused import ALIGNED, WINDOWED, Part, Plan, fused, head_kernels, rotary_kernels, window_kernels
+from assay.nn.fused import WINDOWED, Part, Plan, fused, head_kernels, rotary_kernels, window_kernels
+from assay.nn.joint import joint
 from assay.nn.rotary import rotate
 from assay.nn.scan import unit
 from assay.nn.whole import whole
@@ -70,12 +71,9 @@ class HeadProjections(nn.Module):
         if not (beside and fused("projection")):
             q, k, v, _ = self._in_heads_fused(self.qkv(x))
             return (q, k, v), [layer(x) for layer in beside]
-        sizes = [layer.out_features for layer in beside]
-        missing = -(self.qkv.out_features + sum(sizes)) % ALIGNED
-        empty = self.qkv.weight.new_zeros(missing, self.qkv.in_features)
-        weight = torch.cat([self.qkv.weight, *(layer.weight for layer in beside), empty])
-        q, k, v, rest = self._in_heads_fused(linear(x, weight), filling=missing)
-        return (q, k, v), rest.split(sizes, dim=-1)
+        projected, missing = joint(x, self.qkv.weight, *(layer.weight for layer in beside))
+        q, k, v, rest = self._in_heads_fused(projected, filling=missing)
+        return (q, k, v), rest.split([layer.out_features for layer in beside], dim=-1)
 
     def _in_heads_fused(self, projected: Float[Tensor, "batch time channels"], *, filling: int = 0) -> list[Tensor]:
         """Return queries, keys and values by one kernel each, and the channels after theirs but those that fill up."""

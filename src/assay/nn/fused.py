@@ -10,7 +10,7 @@
     sum         linear attention, up to 128 features                                nn/outer.py
     features    queries and keys of linear attention, as products of projections    nn/feature_kernels.py
     gates       decays and strengths of writing                                     nn/gate_kernels.py
-    projection  q, k, v and the layer's small projections as one product            nn/attention.py
+    projection  q, k, v and the layer's small projections as one product            nn/joint.py
 
 A part that is not in FUSED runs as written in torch.
 """
@@ -45,8 +45,6 @@ FUSED = {
     "sum",
     "window",
 }
-ALIGNED = 64
-"""Channels of a joint projection are a multiple of this: rows of bf16 that begin in odd places slow a product down."""
 LARGEST = 128
 """Features of a head's keys that a program holds at most."""
 WINDOWED = 64
