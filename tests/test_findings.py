@@ -72,6 +72,16 @@ def test_two_of_three_seeds_reach_the_goal_of_parity_at_one_rate_alone(shipped_f
     assert "2 of 3 seeds with beta_max=2 reach 0.99 at a rate of 0.003, and none at 0.001 or 0.01" in one.claim.source
 
 
+@pytest.mark.parametrize("name", ["icl", "modular", "perplexity", "sae"])
+def test_a_study_page_begins_with_what_its_records_decide(name: str, shipped_findings: list[Finding]) -> None:
+    section = (ROOT / "docs" / f"{name}.md").read_text().partition("## What came out\n")[2]
+    mark, _, rest = section.partition("```text\n")
+    (cut,) = re.findall(r"sed -nE '/ (.+)/\{N;p;\}'", mark)
+    lines = [certified_line(one) for one in shipped_findings if one.publishable and re.match(cut, f"{one.name}:")]
+    shown = rest.partition("```")[0]
+    assert lines and shown == "".join(f"{line}\n" for line in lines), 'python docs/refresh.py "--certified" writes it'
+
+
 def test_no_page_points_to_a_finding_without_a_whole_certificate(shipped_findings: list[Finding]) -> None:
     whole = {one.name for one in shipped_findings if one.publishable}
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
