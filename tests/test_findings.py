@@ -14,7 +14,7 @@ from assay.command.findings import Sources, _thin, certified_line, judged, page,
 from assay.command.reproduce import known_claims
 from assay.core import shipped
 from assay.core.errors import UserError
-from assay.core.run import Record, Run, canonical
+from assay.core.run import Provenance, Record, Run, canonical
 from assay.core.store import Store
 from assay.core.study import Outcome
 from assay.metrics.intervals import Interval
@@ -148,6 +148,28 @@ def test_records_are_packed_alike_each_time_without_the_machines_name(tmp_path: 
     alike = sorted(records, key=lambda record: (canonical(record.run.options), record.run.id))
     assert shipped.records("0", tmp_path) == alike != sorted(records, key=lambda record: record.run.id)
     assert shipped.records("absent", tmp_path) == [] and shipped.measured(tmp_path) == {}
+
+
+def test_a_record_ships_that_tells_which_code_made_it_and_else_only_one_that_ships_already(tmp_path: Path) -> None:
+    old, new, newer = shipped.records("icl")[:3]
+    shipped.write(tmp_path, "icl", [old])
+    told = [
+        replace(new, provenance=Provenance("unknown", source="0123456789ab")),
+        replace(newer, provenance=Provenance("0.1.0")),
+    ]
+    shipped.add("icl", tmp_path, [old, *told])
+    assert {record.run.id: record for record in shipped.records("icl", tmp_path)} == {
+        record.run.id: record for record in (old, *told)
+    }
+    before = shipped.packed_in(tmp_path, "icl").read_bytes()
+    for untold in ("", "unknown"):
+        again = replace(new, provenance=Provenance(untold), metrics={"accuracy": 1.0})
+        with pytest.raises(
+            UserError, match=rf"cannot ship: 1 of 2, the first {new.run.id}.*`assay rm ID`, compute them again"
+        ):
+            shipped.add("icl", tmp_path, [again, old])
+    shipped.add("icl", tmp_path, [replace(again, status="failed")])
+    assert shipped.packed_in(tmp_path, "icl").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from assay.core.drive import Drive, Event
 from assay.core.errors import UserError
 from assay.core.executors import executors, local
 from assay.core.plan import Plan, make_plan
-from assay.core.run import Numerics, Record
+from assay.core.run import Numerics, Provenance, Record
 from assay.core.store import Store
 from assay.core.study import Outcome
 
@@ -37,7 +37,7 @@ def test_a_plan_becomes_records_with_artifacts_costs_and_provenance(
     records, events = drive(plan, store, executor)
     assert [record.run for record in records] == list(plan.runs)
     assert [r.metrics["square"] for r in records] == [1.0, 1.1, 4.0, 4.1, 9.0, 9.1]
-    assert all(r.cost["seconds"] >= 0 and r.provenance.assay and r.status == "done" for r in records)
+    assert all(r.cost["seconds"] >= 0 and r.provenance == Provenance.here() and r.status == "done" for r in records)
     assert (store.folder(plan.runs[2]) / "note.txt").read_text() == "2"
     assert sum(event.kind == "stored" for event in events) == sum(event.kind == "progress" for event in events) == 6
     assert drive(plan, store, executor)[1] == []

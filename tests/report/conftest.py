@@ -33,7 +33,7 @@ def record() -> Callable[..., Record]:
         **options: Any,
     ) -> Record:
         run = Run(study, options, seed, {study: version}, Numerics(device=device))
-        made = Provenance("0.1.0", "3.11.7", "2.9.0", "box", "Linux x86_64")
+        made = Provenance("0.1.0", "3.11.7", "2.9.0", "box", "Linux x86_64", source="0123456789ab")
         return Record(run, status, metrics or {}, {}, error, made, f"2025-06-0{seed + 1}T10:00:00+00:00")
 
     return make

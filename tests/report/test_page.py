@@ -64,7 +64,7 @@ def test_provenance_lists_every_version_device_and_date(record):
     facts = dict(re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', html))
     assert facts["records"] == "2 done"
     assert facts["device"] == "cpu, float32; cuda, float32"
-    assert facts["PyTorch"] == "2.9.0"
+    assert facts["PyTorch"] == "2.9.0" and facts["source of assay"] == "0123456789ab"
     assert facts["computed"] == "2025-06-01 10:00 to 2025-06-04 10:00 UTC"
 
 

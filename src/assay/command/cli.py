@@ -117,8 +117,9 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if words[0] == "--version":
         from assay import __version__
+        from assay.core.run import source_digest
 
-        print(f"assay {__version__}")
+        print(f"assay {__version__}, source {source_digest()}")
         return 0
     words, files = without_plugins(words)
     for path in files:  # before any parser is built: their names must be known to it

@@ -30,6 +30,8 @@ FORMAT = 2
 hashes of files and no hardware, and its reader takes records with fields that it does not know for damaged ones."""
 REFUSED = "refused"
 """The metric in which a run says why it gives no numbers: it is done, and is not retried."""
+UNKNOWN = "unknown"
+"""What a provenance says of code that cannot be identified."""
 STORED = ("run", "status", "metrics", "cost", "error", "provenance", "finished", "artifacts", "files", "place")
 """The fields of a record, in the order of its file."""
 
@@ -119,6 +121,13 @@ class Provenance:
     gpu: str = ""
     driver: str = ""
     cuda: str = ""
+    source: str = ""
+    """Digest of assay's own code (`source_digest`); records made before it was taken have none."""
+
+    @property
+    def names_its_code(self) -> bool:
+        """Whether it tells which code made the record: an installed version, or the digest of the source."""
+        return {self.assay, self.source} - {"", UNKNOWN} != set()
 
     @classmethod
     def here(cls) -> Self:
@@ -130,6 +139,7 @@ class Provenance:
             host=platform.node(),
             machine=f"{platform.system()} {platform.machine()}",
             cpu=cpu_model(),
+            source=source_digest(),
             **_device,
         )
 
@@ -327,4 +337,19 @@ def _made(cls: type[T], *values: tuple[str, Any]) -> T:
 def version_of(distribution: str) -> str:
     with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(distribution)
-    return "unknown"
+    return UNKNOWN
+
+
+@cache
+def source_digest(package: Path = Path(__file__).parent.parent) -> str:
+    """Return 12 hex digits that stand for the text of every Python file of a package, and where in it each file lies:
+    one commit has one digest, and a checkout with edits has another."""
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("[!.]*.py")}  # no editor's lock files
+    found = hashlib.sha256()
+    try:
+        for name in sorted(files):
+            text = files[name].read_bytes()
+            found.update(f"{name}\n{len(text)}\n".encode() + text)
+    except OSError:
+        return UNKNOWN
+    return found.hexdigest()[:12] if files else UNKNOWN

@@ -59,22 +59,34 @@ def packed_in(folder: Path, study: str) -> Path:
 
 
 def write(folder: Path, study: str, found: Iterable[Record]) -> None:
-    """Pack records into a folder, without the name of the machine that computed them and without the hashes of files,
-    which do not ship. The same records give the same bytes, and those with like options lie together, which takes a
-    sixth off."""
-    bare = (replace(record, artifacts=(), files={}, provenance=replace(record.provenance, host="")) for record in found)
-    alike = sorted(bare, key=lambda record: (canonical(record.run.options), record.run.id))
+    """Pack records into a folder, each as `_bare` returns it. The same records give the same bytes, and those with
+    like options lie together, which takes a sixth off."""
+    alike = sorted(map(_bare, found), key=lambda record: (canonical(record.run.options), record.run.id))
     lines = [canonical(record.to_json()) for record in alike]
     packed = lzma.compress("".join(f"{line}\n" for line in lines).encode(), preset=9 | lzma.PRESET_EXTREME)
     with disk_errors(path := packed_in(folder, study)):
         write_file(path, packed)
 
 
+def _bare(record: Record) -> Record:
+    """Return the record without the name of the machine that computed it and the hashes of files, which do not ship."""
+    return replace(record, artifacts=(), files={}, provenance=replace(record.provenance, host=""))
+
+
 def add(study: str, folder: Path, found: Iterable[Record]) -> None:
     """Add records to those that a folder has of a study, but for runs that failed: that one diverged is a result. Of
-    one run the new record is kept."""
-    new = (record for record in found if record.status != "failed")
-    merged = {record.run.id: record for record in (*records(study, folder), *new)}
+    one run the new record is kept. A new record must tell which code made it; many that ship already do not."""
+    new = [_bare(record) for record in found if record.status != "failed"]
+    there = records(study, folder)
+    old = {record.run.id: record for record in (*records(study), *there)}
+    untold = [each for each in new if not each.provenance.names_its_code and each != old.get(each.run.id)]
+    if untold:
+        raise UserError(
+            f"records of {study} do not tell which code made them, and so cannot ship: {len(untold)} of {len(new)}, "
+            f"the first {untold[0].run.id}. This assay writes a digest of its source into what it computes: remove "
+            "them with `assay rm ID`, compute them again, and ship those."
+        )
+    merged = {record.run.id: record for record in (*there, *new)}
     write(folder, study, merged.values())
 
 

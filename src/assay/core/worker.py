@@ -16,7 +16,7 @@ from assay.core.executors.base import Began, call
 from assay.core.foreign import Source, load_source
 from assay.core.pipe import Pipe
 from assay.core.plugin import registries
-from assay.core.run import Provenance, Run, canonical, finite
+from assay.core.run import Provenance, Run, canonical, finite, source_digest
 from assay.core.streams import Forgiving
 from assay.core.study import Context, Outcome, Progress
 from assay.core.time_limit import time_limit
@@ -46,6 +46,7 @@ def execute(job: Job, emit: Callable[[Any], None]) -> None:
     """Run a job; the caller records its exceptions."""
     if not job.runs:  # its worker died after the last outcome, and it was sent again
         return
+    source_digest()  # before hours of training, in which somebody may edit the files that this process has imported
     for source in job.sources:
         load_source(source)
     study = registries()["studies"][job.study]()

@@ -204,6 +204,7 @@ def provenance(records: Sequence[Record]) -> dict[str, str]:
     return {
         "records": ", ".join(f"{count} {name}" for name, count in sorted(status.items())),
         "assay": _listed(one.assay for one in made),
+        "source of assay": _listed(one.source for one in made),
         "Python": _listed(one.python for one in made),
         "PyTorch": _listed(one.torch for one in made),
         "machine": _listed(f"{one.host} ({one.machine})" for one in made if one.host or one.machine),
