@@ -15,6 +15,7 @@ import importlib.metadata
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path, PurePath
@@ -39,6 +40,9 @@ class Plugin:
 
     name: ClassVar[str] = ""
     aliases: ClassVar[tuple[str, ...]] = ()
+    """Spellings that a spec gave it; the first of them is its label."""
+    other_names: ClassVar[tuple[str, ...]] = ()
+    """What others call it. A command understands them; labels and records keep the name."""
     version: ClassVar[int] = 1
     """Part of every run id: raise it when the numbers this plug-in gives change."""
     registry: ClassVar["Registry[Any]"]
@@ -166,7 +170,7 @@ class Registry(Generic[P]):
                     f"{self.kind} '{name}' is defined twice: in {other.__module__} and in {cls.__module__}. Rename one."
                 )
             ours = {alias for entry in self.folder.values() for alias in (entry.name, *entry.aliases)}
-            if not cls.__module__.startswith(self.package) and ours.intersection((name, *cls.aliases)):
+            if not cls.__module__.startswith(self.package) and ours.intersection((name, *_spellings(cls))):
                 raise UserError(f"{self.kind} '{name}' comes with assay: give yours another name.")
             cls.name, cls.registry = name, self
             self._classes[name] = cls
@@ -192,7 +196,7 @@ class Registry(Generic[P]):
 
     def entries(self) -> tuple[Entry, ...]:
         classes = self._classes.items()
-        loaded = {name: Entry(name, cls.aliases, _first_line(cls.__doc__), cls.__module__) for name, cls in classes}
+        loaded = {name: Entry(name, _spellings(cls), _first_line(cls.__doc__), cls.__module__) for name, cls in classes}
         outside = {name: Entry(name, (), f"from {point.value}", point.value) for name, point in self.installed.items()}
         every = outside | loaded | self.folder
         return tuple(every[name] for name in sorted(every))
@@ -231,11 +235,11 @@ class Registry(Generic[P]):
 
     def label_of(self, spec: Mapping[str, Any]) -> str:
         """Return the label of a record's plug-in, which may be one whose file this command was not given."""
-        try:
-            return self.load(spec).label
-        except UserError:
-            options = (f"{key}={words.written(value)}" for key, value in spec.items() if key != "name")
-            return ":".join([spec["name"], *options])
+        with suppress(UserError):
+            if (made := self.load(spec)).name == spec["name"]:  # records have no other names: that is somebody else's
+                return made.label
+        options = (f"{key}={words.written(value)}" for key, value in spec.items() if key != "name")
+        return ":".join([spec["name"], *options])
 
     def resolve(self, word: str) -> str:
         """Return the name that a name or an alias stands for."""
@@ -332,11 +336,20 @@ def registered_names(node: ast.ClassDef, variable: str) -> Iterator[str]:
 
 
 def _literal_aliases(node: ast.ClassDef) -> tuple[str, ...]:
+    """Return what `_spellings` gives of the class."""
+    found = dict[str, tuple[str, ...]]()
     for statement in node.body:
         match statement:
-            case ast.Assign([ast.Name("aliases")], value) | ast.AnnAssign(ast.Name("aliases"), _, value):
-                return tuple(ast.literal_eval(value))  # type: ignore[arg-type]
-    return ()
+            case ast.Assign([ast.Name("aliases" | "other_names" as which)], value):
+                found[which] = tuple(ast.literal_eval(value))
+            case ast.AnnAssign(ast.Name("aliases" | "other_names" as which), _, ast.expr() as value):
+                found[which] = tuple(ast.literal_eval(value))
+    return (*found.get("aliases", ()), *found.get("other_names", ()))
+
+
+def _spellings(cls: type[Plugin]) -> tuple[str, ...]:
+    """Return the aliases and other names of a class. What others call a class is no name of one derived from it."""
+    return (*cls.aliases, *vars(cls).get("other_names", ()))
 
 
 def _same(value: Any, default: Any) -> bool:

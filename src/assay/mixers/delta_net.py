@@ -29,6 +29,7 @@ from assay.nn.norm import LAYER_EPS, Norm
 class DeltaNet(DeltaHeads):
     """Linear attention that overwrites: a key's old value is erased as the new one is written."""
 
+    other_names: ClassVar[tuple[str, ...]] = ("deltanet",)
     version: ClassVar[int] = 2
 
     def core(self, d_model: int, max_len: int) -> MixerModule:

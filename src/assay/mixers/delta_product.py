@@ -16,6 +16,7 @@ Differs from the paper: 4 heads whatever the width, where its models have heads 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from einops import rearrange
 from jaxtyping import Float
@@ -38,6 +39,8 @@ RowValues = Float[Tensor, "batch heads rows e"]
 @dataclass(frozen=True, kw_only=True)
 class DeltaProduct(DeltaHeads):
     """Gated DeltaNet with several steps of the delta rule per token."""
+
+    other_names: ClassVar[tuple[str, ...]] = ("deltaproduct",)
 
     expand_v: float = 2.0
     beta_max: float = 2.0

@@ -35,6 +35,7 @@ from assay.nn.scan import Keys, Values
 class GatedDeltaNet(DeltaHeads):
     """DeltaNet that can also forget everything at once, by a data-dependent decay per head."""
 
+    other_names: ClassVar[tuple[str, ...]] = ("gated_deltanet", "gdn")
     version: ClassVar[int] = 2
 
     expand_v: float = 2.0

@@ -37,6 +37,7 @@ from assay.nn.scan import Keys, Values
 class GatedLinearAttn(ConvolvedHeads):
     """Every key channel of this linear attention forgets at its own, data-dependent rate."""
 
+    other_names: ClassVar[tuple[str, ...]] = ("gla",)
     version: ClassVar[int] = 3
     finish: ClassVar[Finish] = "scaled"
 

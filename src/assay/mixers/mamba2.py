@@ -43,6 +43,7 @@ from assay.nn.scan import MatrixState, outer_loop, outer_scan
 class Mamba2(InnerConvolution):
     """A state space model with one data-dependent decay per head."""
 
+    other_names: ClassVar[tuple[str, ...]] = ("mamba_2", "mamba-2")
     version: ClassVar[int] = 2
 
     conv: int = 4

@@ -23,7 +23,7 @@ have 128 channels.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
@@ -51,6 +51,8 @@ Keys = Float[Tensor, "batch heads time d_key"]
 @dataclass(frozen=True, kw_only=True)
 class Mesa(ConvolvedHeads):
     """Least squares in context: a query is answered by the regression of all values on all keys so far."""
+
+    other_names: ClassVar[tuple[str, ...]] = ("mesa_net", "mesanet")
 
     conv: int = 4
     """As published, on q and k; 0 goes without the short convolution."""

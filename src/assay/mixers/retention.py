@@ -38,6 +38,7 @@ from assay.nn.scan import Keys, MatrixState, Values
 class Retention(ConvolvedHeads):
     """Linear attention whose heads forget at fixed rates, from 32 tokens on, each twice as long."""
 
+    other_names: ClassVar[tuple[str, ...]] = ("retnet",)
     version: ClassVar[int] = 2
     finish: ClassVar[Finish] = "rotary"
 

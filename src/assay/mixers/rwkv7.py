@@ -20,6 +20,7 @@ Differs from the paper:
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -47,6 +48,8 @@ State = tuple[Token, MatrixState]
 @dataclass(frozen=True, kw_only=True)
 class RWKV7(Mixer):
     """A matrix per head that erases in one direction and writes in another, with a decay per channel."""
+
+    other_names: ClassVar[tuple[str, ...]] = ("rwkv_7", "rwkv-7")
 
     num_heads: int = 4
 

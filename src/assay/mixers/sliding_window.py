@@ -9,6 +9,7 @@ grow with depth, and are dilated in some heads of the upper layers; no tokens wi
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -28,6 +29,8 @@ Cache = tuple[Tensor, Tensor]
 @dataclass(frozen=True, kw_only=True)
 class SlidingWindow(SoftmaxHeads):
     """Softmax attention to the last `window` tokens."""
+
+    other_names: ClassVar[tuple[str, ...]] = ("swa",)
 
     window: int = 16
     """Tokens in sight, the present one included."""
