@@ -53,8 +53,10 @@ def slow_filter(module: MixerModule, t: int) -> Tensor:
 
 
 @torch.no_grad()
-def test_hyena_is_a_sum_over_the_whole_past_between_two_gates() -> None:
-    module, u = built("hyena"), tokens()
+@pytest.mark.parametrize("width", [64, 16])
+def test_hyena_is_a_sum_over_the_whole_past_between_two_gates(width: int) -> None:
+    module, u = built(f"hyena:filter_order={width}"), tokens()
+    assert [layer.weight.shape for layer in module.filter.inner] == [(width, 3), (width, width), (width, width)]
     projected = delayed(
         u[0] @ module.project.weight.T + module.project.bias, module.convolution.weight, module.convolution.bias
     )

@@ -14,17 +14,19 @@ def drawn(*shape: int, name: str = "one") -> Tensor:
     return torch.randn(shape, generator=stream(0, "mlstm", name), dtype=torch.float64)
 
 
-def built(d_model: int = 6, *, gates: float = 0.3):
+def built(d_model: int = 6, *, gates: float = 0.3, block: int = 4):
     """A layer whose gates see their inputs: published, they start at zero."""
     with initialised_from(0, "mlstm"):
-        module = mixers.parse("mlstm:num_heads=2").build(d_model, 200).double().eval()
+        module = mixers.parse(f"mlstm:num_heads=2:qkv_block={block}").build(d_model, 200).double().eval()
         module.gates.weight.data.normal_(std=gates)
     return module
 
 
 @torch.no_grad()
-def test_the_whole_layer_is_the_papers_equations_head_by_head() -> None:
-    module, x, time = built(), drawn(15, 6), 15
+@pytest.mark.parametrize("block", [4, 3, 12])
+def test_the_whole_layer_is_the_papers_equations_head_by_head(block: int) -> None:
+    module, x, time = built(block=block), drawn(15, 6), 15
+    assert module.blocks.shape == (3, 12 // block, block, block)
     u, z = (x @ module.up.weight.T).chunk(2, dim=-1)
     padded = torch.cat([torch.zeros(3, 12, dtype=torch.float64), u])
     taps, bias = module.convolution.weight.T, module.convolution.bias

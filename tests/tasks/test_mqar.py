@@ -1,5 +1,6 @@
 """The law of multi-query associative recall: pairs, slots, filler, pools and mixed sizes."""
 
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -48,8 +49,9 @@ def test_the_worked_example_is_answered():
     task = Mqar(input_seq_len=16, vocab_size=20, num_kv_pairs=3)
     a, b, c = 1, 2, 3
     tokens = torch.tensor([[a, 14, b, 17, c, 11, 5, 6, b, 17, 7, 8, a, 14, c, 11]])
-    batch = Batch(tokens, torch.zeros(1, 3, dtype=torch.long), torch.tensor([[8, 12, 14]]))
-    assert task.oracle(batch).tolist() == [[17, 14, 11]]
+    batch = Batch(tokens, torch.zeros(1, 3, dtype=torch.long), torch.tensor([[12, 8, 14]]))
+    assert task.oracle(batch).tolist() == [[14, 17, 11]], "entry j belongs to key j"
+    assert task.gaps(batch).tolist() == [[12, 8 - 2, 14 - 4]]
 
 
 def test_keys_and_values_are_distinct_and_come_from_their_halves():
@@ -174,6 +176,10 @@ def test_a_sequence_longer_than_the_vocabulary_has_distinct_pairs_and_its_filler
             {"num_kv_pairs": 16, "vocab_size": 65, "key_pool": "train"},
             "key_pool=train of vocab_size=65 holds 15 keys, fewer than num_kv_pairs=16.*Use vocab_size=68",
         ),
+        (
+            {"input_seq_len": 96, "updates": 2, "vocab_size": 46},
+            "vocab_size=46 holds 23 values, fewer than num_kv_pairs=8 with updates=2 need. Use vocab_size=48",
+        ),
         ({"power_a": 0.0}, "power_a=0.0 must be positive"),
         ({"min_kv_pairs": 3}, "min_kv_pairs=3 does not double up to num_kv_pairs=8. Use one of 8, 4, 2, 1"),
         ({"input_seq_len": 36, "min_kv_pairs": 2}, "input_seq_len=36 cannot shrink.*Use input_seq_len=32"),
@@ -182,6 +188,29 @@ def test_a_sequence_longer_than_the_vocabulary_has_distinct_pairs_and_its_filler
 def test_impossible_options_are_refused_with_a_remedy(options, says):
     with pytest.raises(UserError, match=f"task 'mqar': .*{says}"):
         Mqar(**options)
+
+
+@pytest.mark.parametrize("updates", [0, 1, 2, 5])
+@pytest.mark.parametrize("pool", ["all", "train", "eval"])
+@pytest.mark.parametrize("pairs", [4, 15, 40])
+def test_a_vocabulary_is_large_enough_with_a_key_for_each_question_and_a_value_for_each_pair(pairs, pool, updates):
+    """A key that is written several times is one key."""
+    options = {"num_kv_pairs": pairs, "updates": updates, "key_pool": pool, "input_seq_len": 2 * pairs * (2 + updates)}
+    with pytest.raises(UserError) as refused:
+        Mqar(vocab_size=2, **options)
+    enough = int(re.search(r"Use vocab_size=(\d+) or more", str(refused.value))[1])
+    assert enough == max((2 if pool == "all" else 4) * (pairs + 1), 2 * pairs * (1 + updates))
+    task = Mqar(vocab_size=enough, **options)
+    for batch in (draw(task, 64), *(Batch(*some) for some in zip(*together(task), strict=True))):
+        keys, values = (batch.inputs[:, part : 2 * pairs * (1 + updates) : 2] for part in (0, 1))
+        assert all(set(row) <= set(task.keys) and len(set(row)) == pairs for row in keys.tolist())
+        assert all(min(row) >= enough // 2 and len({*row}) == pairs * (1 + updates) for row in values.tolist())
+        assert torch.equal(task.oracle(batch), batch.targets) and torch.equal(slow_lookup(task, batch), batch.targets)
+
+
+def together(task):
+    batch = task.sample_together(16, [stream(seed, "together") for seed in range(2)])
+    return batch.inputs, batch.targets, batch.positions
 
 
 @pytest.mark.parametrize("filler", FILLERS)

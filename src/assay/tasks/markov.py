@@ -16,7 +16,7 @@ Differs from the paper: 8 symbols, of which 256 make a sequence, where theirs ha
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -33,7 +33,6 @@ from assay.tasks.base import Batch, Task, TaskShape, Tokens
 class Markov(Task):
     """Predict the next symbol of a random Markov chain, seen in context alone."""
 
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
     by_examples: ClassVar[bool] = True
 
     num_symbols: int = 8

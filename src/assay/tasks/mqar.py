@@ -1,11 +1,12 @@
 """Multi-query associative recall (Arora et al. 2023) shows pairs first, then asks for them among filler.
 
-    A 4 B 7 C 1 | . . B 7 . . A 4 C 1  ->  7, 4, 1      read where the query keys stand, before their values
+    A 4 B 7 C 1 | . . B 7 . . A 4 C 1  ->  4, 7, 1      of A, B, C; read where each is asked, before its value
 
 Keys are distinct tokens of [1, V/2), values distinct tokens of [V/2, V), 0 is reserved. The first 2 K tokens are
 k1 v1 ... kK vK. The rest is cut into slots of two tokens, and slot i = 1, 2, ... has weight i^(power_a - 1): the keys
 take distinct slots, drawn one after the other, and stand there followed by their values (teacher forcing). Entry j of
-`positions` and `targets` belongs to pair j, so its question is `positions[:, j] - 2 j` tokens after its key.
+`positions` and `targets` belongs to key j, wherever that is asked; without `updates` (below) that is
+`positions[:, j] - 2 j` tokens after the key.
 
 Everywhere else stands filler: uniform over [1, V) (`any`: a filler may happen to be a key, in 2 % of the default's
 sequences), over the tokens that are not keys of the sequence (`no_keys`), or 0 (`zero`). The first and the last are
@@ -15,7 +16,7 @@ questions into the first third of the slots.
 `updates=1` gives every key a new value: its pairs, all in one random order, come before the questions, and the newest
 value is the answer. Content alone finds both values; decay, overwriting or positions tell the newest (by a coin: .5):
 
-    A 4 B 7 A 2 C 1 B 5 C 9 | . . B . . . A . C .  ->  5, 2, 9      `values=hidden`
+    A 4 B 7 A 2 C 1 B 5 C 9 | . . B . . . A . C .  ->  2, 5, 9      `values=hidden`
 
 `min_kv_pairs=4` mixes sizes: `parts()` has 4, 8, 16, ..., num_kv_pairs pairs, each in its share L K / num_kv_pairs of
 the length, `task.only(K)`. Models are trained on them in turn; `sample` draws the largest. `cells=zoology` has the
@@ -89,12 +90,7 @@ class Mqar(Task):
             f"two of them for its question. Use input_seq_len={self._per_key * pairs} or more, or "
             f"num_kv_pairs={length // self._per_key} or fewer.",
         )
-        self.require(
-            len(self.keys) >= self._pairs_written,
-            f"key_pool={self.key_pool} of vocab_size={self.vocab_size} holds {len(self.keys)} keys, fewer than "
-            f"num_kv_pairs={pairs}{f' with {self.updates} updates need' if self.updates else ''}. Use "
-            f"vocab_size={(2 if self.key_pool == 'all' else 4) * (self._pairs_written + 1)} or more.",
-        )
+        self._check_vocabulary()
         self.require(self.power_a > 0, f"power_a={self.power_a} must be positive. Use power_a=1 for uniform slots.")
         if self.cells == "zoology":
             self.require(
@@ -104,6 +100,21 @@ class Mqar(Task):
             )
         if self.min_kv_pairs is not None:
             self._check_mix(self.min_kv_pairs)
+
+    def _check_vocabulary(self) -> None:
+        """Refuse too few keys, of which each is written several times, or too few values, of which each is once."""
+        pairs, values = self.num_kv_pairs, self.vocab_size - self.vocab_size // 2
+        enough = max((2 if self.key_pool == "all" else 4) * (pairs + 1), 2 * self._pairs_written)
+        self.require(
+            len(self.keys) >= pairs,
+            f"key_pool={self.key_pool} of vocab_size={self.vocab_size} holds {len(self.keys)} keys, fewer than "
+            f"num_kv_pairs={pairs}. Use vocab_size={enough} or more.",
+        )
+        self.require(
+            values >= self._pairs_written,
+            f"vocab_size={self.vocab_size} holds {values} values, fewer than num_kv_pairs={pairs} with "
+            f"updates={self.updates} need. Use vocab_size={enough} or more.",
+        )
 
     def _check_mix(self, smallest: int) -> None:
         self.require(
@@ -120,12 +131,12 @@ class Mqar(Task):
 
     @property
     def _pairs_written(self) -> int:
-        """Pairs of a sequence, old values and new."""
+        """Return how many pairs a sequence has, of old values and new."""
         return self.num_kv_pairs * (1 + self.updates)
 
     @property
     def _per_key(self) -> int:
-        """The tokens that a key takes: its pairs and its question."""
+        """Return how many tokens a key takes: its pairs and its question."""
         return 2 * (2 + self.updates)
 
     def _halvings(self) -> list[int]:
@@ -137,7 +148,7 @@ class Mqar(Task):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The numbers of pairs a sequence may have, smallest first."""
+        """Return the numbers of pairs a sequence may have, smallest first."""
         smallest = self.num_kv_pairs if self.min_kv_pairs is None else self.min_kv_pairs
         return tuple(size for size in reversed(self._halvings()) if size >= smallest)
 
@@ -186,7 +197,7 @@ class Mqar(Task):
 
     @property
     def keys(self) -> range:
-        """The tokens that may be keys."""
+        """Return the tokens that may be keys."""
         middle, end = 1 + (self.vocab_size // 2 - 1) // 2, self.vocab_size // 2
         match self.key_pool:
             case "all":
@@ -200,7 +211,7 @@ class Mqar(Task):
 
     @property
     def slots(self) -> int:
-        """The places for questions in a sequence of num_kv_pairs."""
+        """Return how many places a sequence of num_kv_pairs has for questions."""
         return (self.input_seq_len - 2 * self._pairs_written) // 2
 
     def shape(self) -> TaskShape:
@@ -218,8 +229,8 @@ class Mqar(Task):
     def _drawn(self, batch: int, *rngs: torch.Generator) -> Batch:
         """Draw `batch` sequences from each generator, those of the first in front."""
         pairs, half, start = self.num_kv_pairs, self.vocab_size // 2, 2 * self._pairs_written
-        keys, values = distinct(batch, self._pairs_written, (len(self.keys), self.vocab_size - half), *rngs)
-        keys, values = keys[:, :pairs] + self.keys.start, values + half
+        keys, values = self._keys_and_values(batch, (len(self.keys), self.vocab_size - half), rngs)
+        keys, values = keys + self.keys.start, values + half
         inputs = self._filler(keys, batch, rngs)
         positions = start + 2 * largest_first(self._scores(batch, rngs), pairs)
         inputs[:, 0:start:2], newest = self._keys_written(keys, batch, rngs)
@@ -229,6 +240,17 @@ class Mqar(Task):
         if self.values == "shown":
             inputs.scatter_(1, positions + 1, targets)
         return Batch(inputs=inputs, targets=targets, positions=positions)
+
+    def _keys_and_values(
+        self, batch: int, pools: tuple[int, int], rngs: Rngs
+    ) -> tuple[Pairs, Int[Tensor, "batch written"]]:
+        """Draw which keys a sequence has, and which values its pairs."""
+        pairs, written = self.num_kv_pairs, self._pairs_written
+        if pools[0] >= written:  # as many keys as values, in one draw: stored runs with updates were drawn so
+            keys, values = distinct(batch, written, pools, *rngs)
+            return keys[:, :pairs], values
+        (keys,), (values,) = distinct(batch, pairs, pools[:1], *rngs), distinct(batch, written, pools[1:], *rngs)
+        return keys, values
 
     def _keys_written(self, keys: Pairs, batch: int, rngs: Rngs) -> tuple[Int[Tensor, "batch written"], Pairs]:
         """Return the key of every pair in its order, and which pair is the last of each key."""

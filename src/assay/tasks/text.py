@@ -52,7 +52,6 @@ DIGITS = 16
 class Text(Task):
     """Predict the next byte of real text, held-out documents being scored."""
 
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
     bytes_of_text: ClassVar[bool] = True
 
     corpus: str = SPEECHES
