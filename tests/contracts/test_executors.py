@@ -141,6 +141,18 @@ def test_a_job_that_always_kills_its_worker_is_given_up_and_the_others_finish(na
     assert [seen[job][-1].status for job in jobs[1:]] == ["finished", "finished"]
 
 
+def likely_to_be_ended(job: int, emit: Callable[[Any], None]) -> None:
+    emit(int(Path("/proc/self/oom_score_adj").read_text()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="asks Linux")
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "serial"])
+def test_where_memory_runs_out_the_kernel_ends_a_worker_before_the_driver(name: str) -> None:
+    own = int(Path("/proc/self/oom_score_adj").read_text())  # a container may have set that to the most, 1000
+    for seen in collect(name, likely_to_be_ended, [1, 2]).values():
+        assert next(message for message in seen if isinstance(message, int)) >= max(own, 400)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_jobs_are_pulled_when_there_is_room_not_all_at_once(name: str) -> None:
     finished, ahead = 0, []
