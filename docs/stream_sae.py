@@ -1,4 +1,4 @@
-"""Write the table of coders on streamed activations in docs/sae.md, from the records that ship with assay.
+"""Write the tables of coders on streamed activations in docs/sae.md, from the records that ship with assay.
 
     python docs/stream_sae.py                  # the table
     python docs/stream_sae.py --ship FOLDER    # first add the records of preset `stream` in a results folder
@@ -21,17 +21,21 @@ from assay.sparse_coders import sparse_coders
 
 PAGE = Path(__file__).parent / "sae.md"
 NAME = "sae.stream"
-COLUMNS = (
-    Column("coder", lambda row: _words(row)),
-    Column("rate", lambda row: f"{row.records[0].run.options['lr']:g}"),
+CODER = Column("coder", lambda row: _words(row))
+SCORES = (
+    CODER,
     Column("L0", "l0", ".1f"),
     Column("FVU", "fvu_own", ".3f"),
-    Column("FVU (validation)", "validation_fvu_own", ".3f"),
     Column("KL", "kl_own", ".3f"),
     Column("loss recovered", "loss_recovered_own", ".4f"),
     Column("FVU (ridge)", "fvu", ".3f"),
     Column("KL (ridge)", "kl", ".3f"),
+)
+TRAINING = (
+    CODER,
+    Column("rate", lambda row: f"{row.records[0].run.options['lr']:g}"),
     Column("silent", "dead", ".0f"),
+    Column("FVU (validation)", "validation_fvu_own", ".3f"),
     Column("last half", lambda row: _late(row)),
     Column("other rates", lambda row: _others(row)),
     Column("twice the steps", lambda row: _twice(row)),
@@ -91,10 +95,14 @@ def shown() -> list[Row]:
 
 
 def block() -> str:
-    out = Section("sae")
-    table(out, NAME, shown(), COLUMNS)
-    (made,) = out.tables
-    return markdown(made, [column.title for column in COLUMNS], sorted(made.rows, key=lambda row: row["coder"]))
+    """What the coders score, and how they were trained."""
+    out, parts = Section("sae"), {"scores": SCORES, "training": TRAINING}
+    for name, columns in parts.items():
+        table(out, name, shown(), columns)
+    return "\n\n".join(
+        markdown(made, [column.title for column in columns], sorted(made.rows, key=lambda row: row["coder"]))
+        for made, columns in zip(out.tables, parts.values(), strict=True)
+    )
 
 
 def placed(page: str) -> str:
