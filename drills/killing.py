@@ -26,8 +26,9 @@ def killed(place: Bench, rng: random.Random, sweep: Sweep) -> Drill:
     wanted, done, stores = sweep.undisturbed.contents, {"drivers": 0, "workers": 0, "checkpoints": 0}, 0
 
     def enough() -> bool:
-        # A slow machine's undisturbed sweep may have lived to its one checkpoint, and no killed one will.
-        resumed = done["checkpoints"] > 0 or not sweep.undisturbed.checkpoints or done["drivers"] >= TURNS
+        # The undisturbed sweep may have lived to its one checkpoint, and no killed one will: the table then says 0.
+        tried = done["drivers"] >= TURNS or stores >= STORES
+        resumed = done["checkpoints"] > 0 or not sweep.undisturbed.checkpoints or tried
         return min(done["drivers"], done["workers"]) >= KILLS and resumed
 
     while not enough():
