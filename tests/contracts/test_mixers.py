@@ -1,6 +1,7 @@
 """Every mixer keeps every promise, with and without a short convolution, whichever is its default."""
 
 import dataclasses
+import math
 from itertools import pairwise
 
 import pytest
@@ -56,6 +57,8 @@ class RunningSum(MixerModule):
             y = y + self.sum_of_the_next_chunk(x, int(self.fault.split()[2]))
         if self.fault == "beyond 40":
             y = torch.cat([y[:, :40], y[:, 40:] + x[:, 40:].mean(1, keepdim=True)], dim=1)
+        if self.fault == "not a number":
+            y = torch.cat([y[:, :40], y[:, 40:] * math.nan], dim=1)
         if self.fault == "forgets":
             y = torch.cat([y[:, :100], y[:, 100:] - y[:, 99:100]], dim=1)
         return y
@@ -101,6 +104,8 @@ class Faulty(Mixer):
         ("chunk of 128", contract.does_not_read_the_future, "output 0 of 136 moved"),
         ("chunk of 64 in training", contract.does_not_read_the_future, "in training, output 0 of 136"),
         ("beyond 40", contract.does_not_read_the_future, "an output of 0 to 62 of 136 moved"),
+        ("not a number", contract.gives_finite_numbers, "output 40 of 136 is NaN or infinite, the first of 96"),
+        ("not a number", contract.does_not_read_the_future, "not known: outputs are not finite numbers"),
         ("forgets", contract.steps_as_it_runs_in_parallel, "the two forms, over 136 tokens, differ"),
         ("hides", contract.carries_the_state_it_declares, "the module holds more of them than its state does"),
         ("grows", contract.carries_the_state_it_declares, "after 136 tokens the state holds 65 scalars"),

@@ -22,6 +22,7 @@ from assay.core import shipped
 from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.estimate import duration
+from assay.core.foreign import source_of
 from assay.core.run import Record
 from assay.mixers import mixers
 from assay.nn.random import stream
@@ -102,11 +103,22 @@ def _layout(mine: Sequence[str]) -> list[str]:
     """Say what a mixer lacks that most of the field has, and what its models get instead."""
     plain = [word for word in mine if not getattr(mixers.parse(word), "conv", 1)]
     blind = [word for word in mine if not mixers.parse(word).tells_order()]
-    told = [f"{', '.join(plain)}: no short convolution, which most of the field has; {plain[0]}:conv=4 has one"
-            ] if plain else []  # fmt: skip
+    told = []
+    if plain:
+        lacks = f"{', '.join(plain)}: no short convolution, which most of the field has"
+        told.append(f"{lacks}; {_typed(plain[0])}:conv=4 has one")
     if blind:
         told.append(f"{', '.join(blind)}: blind to order, so models get a table of positions, but in parity")
     return told
+
+
+def _typed(word: str) -> str:
+    """Return what one types for the mixer: of a file with one mixer, its path in the place of the mixer's name."""
+    module = type(mixers.parse(word)).__module__
+    source = source_of(module)
+    name, colon, options = word.partition(":")
+    alone = sum(entry.module == module for entry in mixers.entries()) == 1
+    return f"{source.path if source and alone else name}{colon}{options}"
 
 
 @dataclass(frozen=True)

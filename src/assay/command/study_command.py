@@ -13,6 +13,7 @@ from typing import Any, Literal
 from assay.api import Execution, Results, Session, combined_grid, configure, field_path, refuse_twice
 from assay.command.flags import Line, members, options, plugin_options, read, refuse_unknown
 from assay.command.help import chosen_options, describe, other_words, print_choices, print_help
+from assay.command.plugin_files import has_plugins
 from assay.command.progress import say, shown
 from assay.command.publish import Show, Shower, publish
 from assay.command.wandb_log import logged, require_wandb
@@ -213,7 +214,7 @@ def _prog(cls: type[Any]) -> str:
 def _compute(session: Session, shell: Shell) -> Results:
     if not shell.quiet:
         say(session.describe())
-        for source in loaded_sources():
+        for source in filter(has_plugins, loaded_sources()):
             say(f"a study does not check plug-ins: `assay check {source.path}` tries what they promise.")
     asks = session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet)
     if asks and sys.stdin.isatty() and sys.stdout.isatty():
