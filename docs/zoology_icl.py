@@ -58,7 +58,7 @@ def apart(short: Mapping[str, Row], long: Mapping[str, Row]) -> str:
         one, other = rows[above].values("accuracy"), rows[below].values("accuracy")
         found, least = paired_difference(one, other), min(one[seed] - other[seed] for seed in one)
         interval = f"{found.mean:+.3f} [{found.low:.3f}, {found.high:.3f}]"
-        said.append(f"{interval}, at least {least:+.3f}, after {tokens} tokens")
+        said.append(f"{interval} after {tokens} tokens (the smallest of the seeds {least:+.3f})")
     return f"`{above}` less `{below}`, paired over seeds: {', '.join(said)}."
 
 
