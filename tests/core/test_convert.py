@@ -40,6 +40,7 @@ def test_an_item_that_does_not_fit_is_named():
         ("--wdth", ["--shape.width", "--seeds"], " Did you mean '--shape.width'?"),
         ("moduler", ["icl", "modular sweep", "modular figures"], " Did you mean 'modular figures' or 'modular sweep'?"),
         ("sped", ["max_speed", "min_speed", "top_speed"], " Did you mean 'max_speed', 'min_speed' or 'top_speed'?"),
+        ("mamba3", ["mamba-2", "mamba_2", "mamba2", "mesa"], " Did you mean 'mamba2'?"),
         ("--zzzz", ["--seeds", "--noise"], ""),
         ("--x", [], ""),
         ("--model.tied", ["--model.tied", "--seeds"], ""),

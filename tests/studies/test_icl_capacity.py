@@ -20,6 +20,7 @@ from assay.report.rows import Row, rows
 from assay.report.section import Section
 from assay.studies.icl.capacity import capacity, chosen_rate, has_convolution
 from assay.studies.icl.claims import CLAIMS, PUBLISHED, kendall_tau, order_agreement
+from assay.studies.icl.findings import say
 from assay.studies.icl.icl import InContext
 from assay.studies.icl.k90 import Capacity, capacity_interval
 from assay.studies.icl.learning import bits, bits_of, compared, learned
@@ -55,6 +56,21 @@ def tables(records: list[Record]) -> dict[str, list[dict[str, Any]]]:
 def line(records: list[Record], mixer: str) -> dict[str, Any]:
     (found,) = [row for row in tables(records)["capacity_conv"] if row["seq_mixer"] == mixer]
     return found
+
+
+def test_a_row_that_is_not_told_from_a_guess_is_no_finding_about_a_mixer() -> None:
+    """A guess has (1/4 + 1/8 + 1/16 + 1/32) / 4 = .117 of the answers right."""
+    records = [record("delta_net", seed, RECALLS) for seed in range(3)]
+    records += [record("mamba2", seed, {size: 0.9 / size for size in SIZES}) for seed in range(3)]
+    uneven = (RECALLS, {size: 1 / size for size in SIZES}, {size: 1 / size for size in SIZES})
+    records += [record("retention", seed, found) for seed, found in enumerate(uneven)]
+    for each in records:
+        each.run.options["model"]["state_mixer"] = {"name": "none"}
+        each.run.options["train"] = {"max_steps": 100}
+    out = Section("icl")
+    say(trained(records), out)
+    (said,) = [finding.sentence for finding in out.findings if "a guess" in finding.sentence]
+    assert said.startswith("No better than a guess (accuracy 0.12), or not told from it: mamba2, retention. This says")
 
 
 def test_a_row_that_did_not_learn_has_no_capacity_no_bits_and_no_edge() -> None:

@@ -90,10 +90,15 @@ def stated(value: Any) -> Iterator[tuple[str, Any]]:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x' or 'y'?` with the names spelled like a word, or nothing. A similar part counts too,
-    since people remember one part of a long name; case and dashes do not. Never suggests the word itself."""
+    since people remember one part of a long name; case and dashes do not. Never suggests the word itself, and of
+    spellings of one name only the shortest."""
     ranked = sorted(((_likeness(word, name), name) for name in {*known} - {word}), key=lambda pair: (-pair[0], pair[1]))
     best = ranked[0][0] if ranked else 0.0
-    close = [f"'{name}'" for likeness, name in ranked if likeness >= max(ALIKE, best - AS_ALIKE)][:3]
+    alike = [name for likeness, name in ranked if likeness >= max(ALIKE, best - AS_ALIKE)]
+    spelled: dict[str, list[str]] = {}
+    for name in alike:
+        spelled.setdefault(re.sub(r"[-_ ]", "", name.lower()), []).append(name)
+    close = [f"'{min(names, key=len)}'" for names in spelled.values()][:3]
     return f" Did you mean {' or '.join([', '.join(close[:-1]), close[-1]] if close[1:] else close)}?" if close else ""
 
 

@@ -4,15 +4,19 @@ Rows are compared within a task and a setting. Mixers with a short convolution a
 the convolution does half the work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
+from typing import Any
 
+from assay.core.errors import UserError
 from assay.core.grouping import grouped
 from assay.core.study import Report
 from assay.report.labels import labels
 from assay.report.rows import Row, by_setting
 from assay.report.sentences import Measure, across, compared
 from assay.studies.icl.capacity import has_convolution
+from assay.tasks import tasks
 
 MOST = 3
 """Most sentences; more tasks are counted."""
@@ -25,8 +29,8 @@ OF_TEXT = (Measure("bits per byte", "bits_per_byte", ".4f", lower=True),)
 
 def say(found: Sequence[Row], out: Report) -> None:
     """Say a sentence for each task, apart for mixers with and without a short convolution."""
-    tasks = labels([row.options["task"] for row in found], short=True)
-    asked = [(row, (task, _convolution(row, found))) for row, task in zip(_named(found), tasks, strict=True)]
+    asked_of = labels([row.options["task"] for row in found], short=True)
+    asked = [(row, (task, _convolution(row, found))) for row, task in zip(_named(found), asked_of, strict=True)]
     kinds = {kind: by_setting(row for row, _ in own) for kind, own in grouped(asked, lambda pair: pair[1]).items()}
     said = [
         (sentence, f"{measure.value}_by_step")
@@ -39,12 +43,31 @@ def say(found: Sequence[Row], out: Report) -> None:
         out.finding(sentence, chart=chart)
     if len(said) > MOST:
         out.finding(f"{len(said) - MOST + 1} more comparisons, of other tasks or kinds of mixer, are in the table.")
+    _say_what_did_not_learn([row for row, _ in asked], out)
+
+
+def _say_what_did_not_learn(found: Sequence[Row], out: Report) -> None:
+    """Name the rows whose accuracy is not told from that of a guess: they are no finding about a mixer."""
+    floors = {id(row): guess(row.options["task"]) for row in found}
+    low = [row for row in found if _no_better(row, floors[id(row)])]
+    if low:
+        named = ", ".join(dict.fromkeys(row.label for row in low))
+        floor = " or ".join(f"{each:.2f}" for each in sorted({floors[id(row)] or 0.0 for row in low}))
+        out.finding(
+            f"No better than a guess (accuracy {floor}), or not told from it: {named}. This says nothing yet about "
+            "what they can do: train longer, try other rates, or give a mixer without a short convolution one (conv=4)."
+        )
+
+
+def _no_better(row: Row, floor: float | None) -> bool:
+    found = row.interval("accuracy", bounded=True)
+    return floor is not None and found is not None and (found.mean if found.low is None else found.low) <= floor
 
 
 def say_untrained(found: Sequence[Row], out: Report) -> None:
     """Say what functions that were not trained here score on each task, MOST tasks at most."""
-    tasks = labels([row.options["task"] for row in found], short=True)
-    named = [(task, replace(row, label=row.names["model"])) for row, task in zip(found, tasks, strict=True)]
+    asked_of = labels([row.options["task"] for row in found], short=True)
+    named = [(task, replace(row, label=row.names["model"])) for row, task in zip(found, asked_of, strict=True)]
     said = [
         sentence
         for task, pairs in grouped(named, lambda pair: pair[0]).items()
@@ -76,3 +99,13 @@ def _runs(task: str, convolution: str, settings: dict[str, list[Row]]) -> str:
     steps = sorted({row.options["train"]["max_steps"] for own in settings.values() for row in own})
     trained = f"{' or '.join(map(str, steps))} steps" if len(steps) <= 2 else f"{steps[0]} to {steps[-1]} steps"
     return ", ".join(filter(None, [task, trained, convolution]))
+
+
+def guess(task: Mapping[str, Any]) -> float | None:
+    """Return the accuracy of the best guess, the mean over the parts that are scored; None where it is not known."""
+    try:
+        floors = [part.floor() for part in tasks.load(task).scored_parts()]
+    except UserError:  # a plug-in that is not here
+        return None
+    known = [floor for floor in floors if floor is not None]
+    return fmean(known) if len(known) == len(floors) else None

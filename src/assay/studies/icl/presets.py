@@ -78,7 +78,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "task": "mqar:vocab_size=32:input_seq_len=16:num_kv_pairs=4:power_a=1",
         "grid": {"model.seq_mixer": ["attention", "attention:conv=4", "delta_net:num_heads=1"]},
     },
-    "quick": SECONDS,
+    "quick": {
+        **SECONDS,
+        # With hidden values and a convolution these learn here: delta_net, mamba2, retention, gated_linear_attn.
+        "task": "mqar:vocab_size=32:input_seq_len=16:num_kv_pairs=4:power_a=1:values=hidden",
+        "train": Train(max_steps=400, micro_batch_size=64, validate_every=50),
+    },
     "small": {
         "task": "mqar:vocab_size=256:input_seq_len=32:num_kv_pairs=4",
         "train": Train(micro_batch_size=128),

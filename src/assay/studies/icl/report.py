@@ -5,14 +5,13 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from assay.core.errors import UserError
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.metrics.intervals import share, student_t, wilson
 from assay.report.draw import Column, Points, lines, table
 from assay.report.rows import Row, labels, rows
 from assay.studies.icl.capacity import capacity
-from assay.studies.icl.findings import say
+from assay.studies.icl.findings import guess, say
 from assay.tasks import tasks
 
 SOLVED = 0.98
@@ -143,19 +142,9 @@ def reference_lines(references: Sequence[Row], *, title: str) -> list[dict[str, 
                 each.title: row.interval("references", name, str(each.value), bounded=each.share) for each in SCORES
             }
             out.append({"task": task, title: f"({name})"} | scores)
-        if (floor := _guess(row.options["task"])) is not None:
+        if (floor := guess(row.options["task"])) is not None:
             out.append({"task": task, title: "(guess)", "accuracy": floor})
     return out
-
-
-def _guess(task: Mapping[str, Any]) -> float | None:
-    """Return the accuracy of the best guess, the mean over the parts that are scored; None where it is not known."""
-    try:
-        floors = [part.floor() for part in tasks.load(task).scored_parts()]
-    except UserError:  # a plug-in that is not here
-        return None
-    known = [floor for floor in floors if floor is not None]
-    return fmean(known) if len(known) == len(floors) else None
 
 
 def _rates(found: Sequence[Row], out: Report) -> None:
