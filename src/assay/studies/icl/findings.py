@@ -6,6 +6,7 @@ the convolution does half the work.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -48,20 +49,19 @@ def say(found: Sequence[Row], out: Report) -> None:
 
 def _say_what_did_not_learn(found: Sequence[Row], out: Report) -> None:
     """Name the rows whose accuracy is not told from that of a guess: they are no finding about a mixer."""
-    floors = {id(row): guess(row.options["task"]) for row in found}
-    low = [row for row in found if _no_better(row, floors[id(row)])]
-    if low:
-        named = ", ".join(dict.fromkeys(row.label for row in low))
-        floor = " or ".join(f"{each:.2f}" for each in sorted({floors[id(row)] or 0.0 for row in low}))
+    guesses = [(row.label, floor) for row in found if (floor := guess(row.options["task"])) and _no_better(row, floor)]
+    if guesses:
+        named = ", ".join(dict.fromkeys(label for label, _ in guesses))
+        floors = " or ".join(dict.fromkeys(f"{floor:.2f}" for _, floor in sorted(guesses, key=itemgetter(1))))
         out.finding(
-            f"No better than a guess (accuracy {floor}), or not told from it: {named}. This says nothing yet about "
+            f"No better than a guess (accuracy {floors}), or not told from it: {named}. This says nothing yet about "
             "what they can do: train longer, try other rates, or give a mixer without a short convolution one (conv=4)."
         )
 
 
-def _no_better(row: Row, floor: float | None) -> bool:
+def _no_better(row: Row, floor: float) -> bool:
     found = row.interval("accuracy", bounded=True)
-    return floor is not None and found is not None and (found.mean if found.low is None else found.low) <= floor
+    return found is not None and (found.mean if found.low is None else found.low) <= floor
 
 
 def say_untrained(found: Sequence[Row], out: Report) -> None:

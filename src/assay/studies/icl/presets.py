@@ -80,7 +80,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "quick": {
         **SECONDS,
-        # With hidden values and a convolution these learn here: delta_net, mamba2, retention, gated_linear_attn.
+        # With conv=4 attention, delta_net, mamba2 and retention learned this with three seeds of three.
         "task": "mqar:vocab_size=32:input_seq_len=16:num_kv_pairs=4:power_a=1:values=hidden",
         "train": Train(max_steps=400, micro_batch_size=64, validate_every=50),
     },
