@@ -1,11 +1,13 @@
 """How fast models train on a GPU: tokens per second of the trainer's whole step; and our scans beside fla's.
 
     python benchmarks/training_cuda.py [steps] [fla] [kernels] [--mixers LABEL ...] [--layers 1 2] [--length 256]
+                                       [--json FILE]
 
 steps    draw a batch, forward, backward, clip and update, as `assay icl --device cuda --backend triton` does it: recall
          of 64 pairs among 256 tokens, 8192 words, width 128, 32,768 tokens per step. Goal: 20M tokens/s
 fla      the scan alone, forward and backward as a CUDA graph, by flash-linear-attention over ours, on the same
-         tensors of 32,768 tokens: 4 heads of bf16. Goal: 1.0. Needs the package `fla`; left out without it
+         tensors of 32,768 tokens: 4 heads of bf16, at 256, 1024 and 4096 tokens. Goal: 1.0. Needs the package `fla`;
+         left out without it
 kernels  which kernels take a step's time when fifteen models train as one program, at the largest size of preset
          `capacity`: 256 pairs among 1024 tokens, width 64, one layer, 16,384 tokens per model and step. No goal, and
          not measured unless it is named
@@ -14,6 +16,7 @@ Kernels of the steps are compiled first, by a process for each mixer, and then f
 """
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
@@ -22,6 +25,8 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from itertools import product
 from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
 
 import torch
 from device_time import Times, timed
@@ -54,6 +59,7 @@ MIXERS = (
 GOAL = 20e6
 TOGETHER, PROFILED, SHOWN = 15, 10, 15
 """Models of a program, its steps under the profiler, and the kernels that are told of it."""
+LENGTHS = (256, 1024, 4096)
 WARM, TIMED, ROUNDS = 24, 50, 3
 """Steps before the clock starts, in which every graph is captured; steps of a round, and rounds, whose best counts."""
 
@@ -96,6 +102,7 @@ def steps(given: argparse.Namespace) -> bool:
     met = []
     for label, layers in product(given.mixers, given.layers):
         speed = trained(label, layers, given.length)
+        given.found["steps"].append({"mixer": label, "layers": layers, "length": given.length, "tokens/s": speed})
         told = f"{label}, {layers} layer{'s' if layers > 1 else ''}: {speed / 1e6:.1f}M tokens/s, {speed / GOAL:.2f}"
         met.append(verdict(told, goal="20M, 1.0", met=speed >= GOAL))
     return all(met)
@@ -136,12 +143,13 @@ def beside_fla(given: argparse.Namespace) -> bool:
 
     met = []
     # Triton 3.6 miscompiles fla's other kernels on Hopper GPUs, which assay.nn.fla refuses.
-    for length, (rule, beside) in product((given.length, 4096), (("outer", "decay"), ("delta", "beta"))):
+    for length, (rule, beside) in product(LENGTHS, (("outer", "decay"), ("delta", "beta"))):
         x = drawn(length)
         tensors = (x["q"], x["k"], x["v"], x[beside])
         with torch.autocast("cuda", dtype=torch.bfloat16):
             own, other = (scanned(getattr(module, f"{rule}_scan"), *tensors) for module in (ours, fla))
         ratio = other.best / own.best
+        given.found["fla"].append({"scan": rule, "length": length, "ours": own.best, "theirs": other.best})
         told = f"{rule}_scan, L = {length}: ours {own.best:.3f} ms, fla {other.best:.3f} ms, {ratio:.2f}"
         met.append(verdict(told, goal="1.0", met=ratio >= 1))
     return all(met)
@@ -184,13 +192,20 @@ def main() -> int:
     ask.add_argument("--mixers", nargs="+", default=list(MIXERS))
     ask.add_argument("--layers", nargs="+", type=int, default=[1, 2])
     ask.add_argument("--length", type=int, default=256)
+    ask.add_argument("--json", type=Path)
     given = ask.parse_args()
     names = given.names or ["steps", "fla"]
     asked(ask, names, MEASURED)
     if not torch.cuda.is_available():
         print("no CUDA device: nothing is measured")
         return 0
-    met = [MEASURED[name](given) for name in names]
+    found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "steps": [], "fla": []}
+    given.found = found
+    try:
+        met = [MEASURED[name](given) for name in names]
+    finally:
+        if given.json:
+            given.json.write_text(json.dumps(found, indent=1))
     return 0 if all(met) else 1
 
 
