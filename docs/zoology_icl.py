@@ -3,7 +3,7 @@
 python docs/zoology_icl.py
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from masks_perplexity import between
@@ -33,10 +33,7 @@ def block() -> str:
     """The mixers in their published order, with the recall of both trainings: each seed at the rate that the others
     chose, and all at the rate of the longer one."""
     there = [record for record in shipped.records("icl") if in_zoology(record)]
-    short, long = (
-        {measured(row): row for row in trained(r for r in there if r.run.options["train"]["max_steps"] == steps)}
-        for steps in STEPS
-    )
+    short, long = by_training(there)
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     for name, (width, published) in PUBLISHED.items():
         row, doubled = short[name], long[name]
@@ -47,18 +44,46 @@ def block() -> str:
         theirs = next(a.state_bytes for a in anchors() if a.ours == name and a.accuracy == published)
         state = f"{4 * row.first['state_scalars'] / 1000:.1f} ({theirs / 1000:.1f})"
         lines.append(f"| `{name}`, {width} | {state} | {chosen_rate(row)} | {scores} | {published} |")
-    return "\n".join([*lines, "", apart(short, long)])
+    newer = {record.run.id: record for record in shipped.records("icl.again")}
+    short_again, long_again = by_training([newer.get(record.run.id, record) for record in there])
+    above, below = list(PUBLISHED)[3:5]
+    said = [
+        f"`gated_delta_net` {scored(short_again['gated_delta_net'])} after 156M tokens (rate "
+        f"{chosen_rate(short_again['gated_delta_net'])}) and {scored(long_again['gated_delta_net'])} after 311M",
+        f"`{below}` {scored(long_again[below])} after 311M, where `{above}` less `{below}` is "
+        f"{difference(long_again[above], long_again[below])}",
+    ]
+    return "\n".join([*lines, "", apart(short, long), "", f"Trained again with the mended kernels: {'; '.join(said)}."])
+
+
+def by_training(records: Sequence[Record]) -> list[dict[str, Row]]:
+    """The rows of the short training and of the long one, by the mixer that is measured."""
+    return [
+        {measured(row): row for row in trained(r for r in records if r.run.options["train"]["max_steps"] == steps)}
+        for steps in STEPS
+    ]
+
+
+def scored(row: Row) -> str:
+    found = row.interval("accuracy", bounded=True)
+    assert found is not None
+    return with_interval(found, ".3f")
+
+
+def difference(row: Row, other: Row) -> str:
+    """How far one lies above another, paired over seeds."""
+    one, two = row.values("accuracy"), other.values("accuracy")
+    found, least = paired_difference(one, two), min(one[seed] - two[seed] for seed in one)
+    return f"{found.mean:+.3f} [{found.low:.3f}, {found.high:.3f}] (the smallest of the seeds {least:+.3f})"
 
 
 def apart(short: Mapping[str, Row], long: Mapping[str, Row]) -> str:
     """How far the last neighbours of the order that are mixers with a state lie apart, paired over seeds."""
     above, below = list(PUBLISHED)[3:5]
-    said = []
-    for rows, tokens in ((short, "156M"), (long, "311M")):
-        one, other = rows[above].values("accuracy"), rows[below].values("accuracy")
-        found, least = paired_difference(one, other), min(one[seed] - other[seed] for seed in one)
-        interval = f"{found.mean:+.3f} [{found.low:.3f}, {found.high:.3f}]"
-        said.append(f"{interval} after {tokens} tokens (the smallest of the seeds {least:+.3f})")
+    said = [
+        f"{difference(rows[above], rows[below])} after {tokens} tokens"
+        for rows, tokens in ((short, "156M"), (long, "311M"))
+    ]
     return f"`{above}` less `{below}`, paired over seeds: {', '.join(said)}."
 
 
