@@ -200,7 +200,7 @@ def test_a_bound_beyond_the_sizes_tried_is_open(script: Callable[[str], ModuleTy
     assert script("docs/longer_icl.py").settled(spread, capacity_interval(SIZES, [[1.0] * 4] * 3))
 
 
-@pytest.mark.parametrize("name", ["zoology", "reflections"])
+@pytest.mark.parametrize("name", ["zoology", "reflections", "speed"])
 def test_the_page_shows_the_tables_as_the_shipped_records_have_them(
     name: str, script: Callable[[str], ModuleType]
 ) -> None:
