@@ -1,6 +1,8 @@
 """Presets `capacity` and `zoology`: which models they compare, what their report says, and what it leaves out."""
 
+import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -198,6 +200,27 @@ def test_a_bound_beyond_the_sizes_tried_is_open(script: Callable[[str], ModuleTy
     spread = capacity_interval(SIZES, [[1.0, 1.0, 0.95, 0.6], [1.0, 1.0, 0.95, 0.8], [1.0, 1.0, 1.0, 0.95]])
     assert spread.point.censored == "no" and spread.high is not None and spread.high.censored == "above"
     assert script("docs/longer_icl.py").settled(spread, capacity_interval(SIZES, [[1.0] * 4] * 3))
+
+
+def test_the_page_says_which_records_kernels_with_a_fault_made(script: Callable[[str], ModuleType]) -> None:
+    faulty = re.compile('"name": "(kda|gated_delta_net|delta_product|mamba2)"')
+
+    def older(name: str) -> list[Record]:
+        """Those of before the fault was mended."""
+        there = [record for record in shipped.records(name) if record.run.numerics.backend == "triton"]
+        options = [json.dumps(record.run.options["model"]) for record in there]
+        # Nothing decays where delta_product does not forget, as in the words of S5.
+        decays = [bool(faulty.search(said)) and '"forget": false' not in said for said in options]
+        return [r for r, its in zip(there, decays, strict=True) if its and r.finished < "2026-11-19T00:02"]
+
+    in_tables = [record.run.options["model"] for record in older("icl.capacity")]
+    assert {(model["seq_mixer"]["name"], model["model_dim"], model["num_layers"]) for model in in_tables} == {
+        ("mamba2", 32, 1)
+    }
+    assert {record.run.options["task"].get("cells") for record in older("icl")} == {"zoology"}
+    page = script("docs/capacity_icl.py").PAGE.read_text(encoding="utf-8")
+    assert f"98M tokens ({len(in_tables)} runs)" in page and f"](#zoology) ({len(older('icl'))})" in page
+    assert not older("card.standard") and not older("icl.again")
 
 
 @pytest.mark.parametrize("name", ["zoology", "reflections", "speed"])
