@@ -13,11 +13,14 @@ timed alike.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from statistics import fmean, median
 
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
+
+from assay.core.run import source_digest
 
 Work = Callable[[], object]
 CALLS, ROUNDS, WARM_UP = 10, 9, 3
@@ -41,6 +44,13 @@ class Times:
     def __str__(self) -> str:
         alone = f"{self.device:.3f}" if self.device is not None else f"not captured: {self.reason}"
         return f"| {self.name} | {alone} | {self.called:.3f} |"
+
+
+def machine() -> dict[str, str]:
+    """Return what numbers were measured with, and when: the GPU, torch, and the digest of assay's source, which records
+    of runs have too."""
+    device, torch_used = torch.cuda.get_device_name(), torch.__version__
+    return {"device": device, "torch": torch_used, "source": source_digest(), "date": f"{date.today()}"}
 
 
 HEAD = "| | device time (graph replay), ms | as called from Python, ms |\n|---|---|---|"

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from device_time import timed
+from device_time import machine, timed
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from worker import Asked, Late, Worker
@@ -357,7 +357,7 @@ def main() -> int:
     late = Late(given.limit)
     ahead = compile_ahead(given.mixers, given.lengths, given.without) if "triton" in given.backends else 0.0
     print(f"Kernels compiled in {ahead:.0f} s", flush=True)
-    found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "without": given.without,
+    found = {**machine(), "without": given.without,
              "tokens": TOKENS, "width": WIDTH, "check": [], "train": [], "parts": [], "decode": []}  # fmt: skip
     worker = Worker(partial(begin, given.without))
     try:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from device_time import Times, timed
+from device_time import Times, machine, timed
 from measuring import asked, verdict
 from torch import Tensor
 from torch.autograd import DeviceType
@@ -199,7 +199,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device: nothing is measured")
         return 0
-    found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "steps": [], "fla": []}
+    found: dict[str, Any] = {**machine(), "steps": [], "fla": []}
     given.found = found
     try:
         met = [MEASURED[name](given) for name in names]
