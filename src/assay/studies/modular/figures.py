@@ -207,7 +207,8 @@ def maps(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
         return
     models = weights_of(sweep.models, sweep.P)
     width_heatmaps(spec_matrices(models), list(sweep.models), out, suffix=suffix)
-    law_heatmap(list(sweep.models)[-1], frequency_law(models[-1]), out, suffix=suffix)
+    key = list(sweep.models)[-1]
+    law_heatmap(key, frequency_law(models[-1]), out, seed=sweep.seed_of(key), suffix=suffix)
 
 
 def width_heatmaps(
@@ -231,14 +232,13 @@ def width_heatmaps(
         )
 
 
-def law_heatmap(key: Key, law: Law, out: Report, *, kind: Kind = "eigen", suffix: str = "") -> None:
-    """Draw p(f | r) of one model."""
+def law_heatmap(key: Key, law: Law, out: Report, *, seed: int | None, kind: Kind = "eigen", suffix: str = "") -> None:
+    """Draw p(f | r) of one model; `seed` is None where a file does not say."""
     cells = [{"f": f, "r": r, "p(f | r)": p} for r, row in enumerate(law) for f, p in enumerate(row)]
-    name = f"d={key}" if isinstance(key, int) else f"d={key[0]}, seed {key[1]}"
-    chart = heatmap(
-        cells, x="f", y="r", value="p(f | r)", x_title="frequency", y_title="remainder", title=f"p(f | r), {name}"
-    )
-    caption = f"The law of frequencies ({kind}) of the model of width {width_of(key)}, a row per remainder."
+    of = "" if seed is None else f", seed {seed}"
+    title = f"p(f | r), d={width_of(key)}{of}"
+    chart = heatmap(cells, x="f", y="r", value="p(f | r)", x_title="frequency", y_title="remainder", title=title)
+    caption = f"The law of frequencies ({kind}) of one model, of width {width_of(key)}{of}: a row per remainder."
     out.chart(f"frequencies_d{width_of(key)}{suffix}", chart, caption=caption)
 
 
