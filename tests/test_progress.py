@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import rich.progress
 
 from assay.command.cli import main
 from assay.core.drive import Event
@@ -15,6 +16,7 @@ from assay.core.run import Record, Run
 from assay.core.study import Progress
 from assay.report import progress
 
+update = rich.progress.Progress.update
 TOY = Path(__file__).parent / "toy.py"
 SLOW = Run("toy", {"x": 1}, 0, {})
 
@@ -90,6 +92,27 @@ def test_a_bar_with_the_time_left_on_a_terminal(tmp_path: Path, monkeypatch: pyt
     os.close(reading)
     text = b"".join(chunks).decode()
     assert code == 0 and "6/6" in text and "left" in text and "\x1b[" in text
+
+
+def test_a_bar_expects_no_run_to_end_sooner_than_its_own_pace_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference that is done in seconds is no measure of the training beside it."""
+    told, clock = list[str](), 0.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock))
+    monkeypatch.setattr("rich.progress.Task.time_remaining", property(lambda task: 5.0 if task.completed > 1 else None))
+    monkeypatch.setattr("rich.progress.Progress.update", lambda bar, task, **given: (
+        told.append(given.get("left", "")), update(bar, task, **given))
+    )  # fmt: skip
+    other = Run("toy", {"x": 2}, 0, {})
+    with progress._bar({SLOW.id: "toy x=1", other.id: "toy x=2"}, 2) as watch:
+        watch(Event("progress", SLOW, progress=Progress(SLOW, 1, 3000)))
+        assert told[-1] == "?"
+        watch(Event("stored", other, record=Record(other, "done", {})))
+        assert told[-1] == "5 s"
+        clock = 10.0
+        watch(Event("progress", SLOW, progress=Progress(SLOW, 11, 3000)))
+        assert told[-1] == "50 min", "a step a second"
+        watch(Event("stored", SLOW, record=Record(SLOW, "done", {})))
+        assert told[-1] == "5 s"
 
 
 def test_a_long_name_is_cut_in_its_middle_so_that_count_and_time_stay() -> None:

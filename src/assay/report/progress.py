@@ -21,6 +21,7 @@ FIRST = 3.0
 MEASURED = 5.0
 """Seconds of a run after which the time left is estimated."""
 
+UNKNOWN = "?"
 BAR, TIMES = 20, 26
 """Characters of the bar, and of what stands between it and the latest run, but for the number of runs."""
 
@@ -53,7 +54,7 @@ def _one_line(labels: Mapping[str, str], total: int) -> Watch:
         nonlocal done, width
         done += event.record is not None
         share = f" {_percent(event.progress.share)}" if event.progress else ""
-        text = printable(f"{done}/{total}{share} {labels[event.run.id]}{left(event)}{found(event)}")
+        text = printable(f"{done}/{total}{share} {labels[event.run.id]}{_about(left(event))}{found(event)}")
         print(f"\r{text:<{width}}", end="\n" if done == total else "", file=sys.stderr, flush=True)
         width = len(text)
 
@@ -81,7 +82,7 @@ def _lines(labels: Mapping[str, str], total: int) -> Watch:
         nonlocal done
         if event.kind == "waiting":
             say(f"waiting for another driver: {labels[event.run.id]}")
-        about = f"{labels[event.run.id]}{left(event)}{found(event)}"
+        about = f"{labels[event.run.id]}{_about(left(event))}{found(event)}"
         if event.record:
             done += 1
             tell(f"{event.record.verdict} {about}")
@@ -96,24 +97,30 @@ def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
     from rich import progress as rich
     from rich.console import Console
 
-    left, latest = rich.TextColumn("left"), rich.TextColumn("{task.fields[latest]}", markup=False)
+    left, latest = rich.TextColumn("left {task.fields[left]}"), rich.TextColumn("{task.fields[latest]}", markup=False)
     counted = rich.BarColumn(BAR), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()
-    columns, console = (*counted, left, rich.TimeRemainingColumn(), latest), Console(stderr=True)
+    columns, console = (*counted, left, latest), Console(stderr=True)
     taken = BAR + 2 * len(str(total)) + TIMES
     with rich.Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total, latest="")
+        task = bar.add_task("", total=total, latest="", left=UNKNOWN)
         finished, partial, found = 0, dict[str, float](), _found_last()
+        time_left, of_run = _time_left(), dict[str, float | None]()
 
         def watch(event: Event) -> None:
             nonlocal finished
             if event.progress:
                 partial[event.run.id] = event.progress.share
+            of_run[event.run.id] = time_left(event)
             if event.record:
                 finished += 1
                 partial.pop(event.run.id, None)
+                of_run.pop(event.run.id)
             text = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{found(event)}"
             text = cut(text.strip(), max(0, console.width - taken))
             bar.update(task, completed=finished + sum(partial.values()), latest=text)
+            # The pace of runs that are over says little of a longer one that is not.
+            known = [seconds for seconds in (bar.tasks[0].time_remaining, *of_run.values()) if seconds is not None]
+            bar.update(task, left=duration(max(known)) if known else UNKNOWN)
 
         yield watch
 
@@ -136,18 +143,23 @@ def _percent(share: float) -> str:
     return f"{100 * share:{'.1g' if 0 < share < 0.01 else '.0f'}} %"
 
 
-def _time_left() -> Callable[[Event], str]:
-    """Returns a function that says how long a run will still take, at the pace since its first progress here."""
+def _about(seconds: float | None) -> str:
+    return "" if seconds is None else f" (about {duration(seconds)} left)"
+
+
+def _time_left() -> Callable[[Event], float | None]:
+    """Returns a function that estimates the seconds that an unfinished run will still take, at the pace since its first
+    progress here."""
     began: dict[str, tuple[float, float]] = {}
 
-    def left(event: Event) -> str:
+    def left(event: Event) -> float | None:
         if not event.progress:
-            return ""
+            return None
         now, share = time.monotonic(), event.progress.share
         start, before = began.setdefault(event.run.id, (now, share))
         if now - start < MEASURED or not before < share < 1:
-            return ""
-        return f" (about {duration((now - start) / (share - before) * (1 - share))} left)"
+            return None
+        return (now - start) / (share - before) * (1 - share)
 
     return left
 
