@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import rich.progress
 
 from assay.command.cli import main
 from assay.core.drive import Event
@@ -15,11 +16,12 @@ from assay.core.run import Record, Run
 from assay.core.study import Progress
 from assay.report import progress
 
+update = rich.progress.Progress.update
 TOY = Path(__file__).parent / "toy.py"
 SLOW = Run("toy", {"x": 1}, 0, {})
 
 
-def test_a_run_off_a_terminal_says_how_far_it_is_after_a_silence_and_no_sooner(
+def test_a_run_off_a_terminal_soon_says_how_far_it_is_and_again_after_each_silence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = 0.0
@@ -31,17 +33,20 @@ def test_a_run_off_a_terminal_says_how_far_it_is_after_a_silence_and_no_sooner(
         watch(event)
         return capsys.readouterr().err.splitlines()
 
-    def at_work(done: int) -> Event:
-        return Event("progress", SLOW, progress=Progress(SLOW, done, 40, {"loss": 0.41}))
+    def at_work(done: int, **metrics: float) -> Event:
+        return Event("progress", SLOW, progress=Progress(SLOW, done, 4000, metrics))
 
     with progress.shown({SLOW.id: "toy x=1"}, 12) as watch:
-        assert lines_at(14.9, at_work(10)) == []
-        assert lines_at(15.0, at_work(11)) == ["[ 0/12    15 s] 28 % of toy x=1  loss 0.41"]
-        assert lines_at(29.0, at_work(20)) == [], "a line has just been there"
+        assert lines_at(2.9, at_work(1)) == []
+        assert lines_at(3.0, at_work(2)) == ["[ 0/12     3 s] 0.05 % of toy x=1"]
+        assert lines_at(12.9, at_work(900, loss=0.41)) == [], "a line has just been there"
+        told = "28 % of toy x=1 (about 40 s left)  loss 0.41"  # at 1100 of 4000 steps in 15 s
+        assert lines_at(18.0, at_work(1100)) == [f"[ 0/12    18 s] {told}"], "the last numbers stay"
+        assert lines_at(29.0, at_work(2000)) == []
         stored = Event("stored", SLOW, record=Record(SLOW, "done", {"loss": 0.25}))
         assert lines_at(29.5, stored) == ["[ 1/12    30 s] done toy x=1  loss 0.25"]
-        assert lines_at(44.0, at_work(30)) == [], "a stored run breaks the silence too"
-        assert lines_at(50.0, at_work(40)) == ["[ 1/12    50 s] 100 % of toy x=1  loss 0.41"]
+        assert lines_at(44.0, at_work(3000)) == [], "a stored run breaks the silence too"
+        assert lines_at(50.0, at_work(4000, loss=0.5)) == ["[ 1/12    50 s] 100 % of toy x=1  loss 0.5"]
     with progress.shown({SLOW.id: "toy x=1"}, 12, quiet=True) as watch:
         assert lines_at(100.0, at_work(10)) == []
 
@@ -87,6 +92,27 @@ def test_a_bar_with_the_time_left_on_a_terminal(tmp_path: Path, monkeypatch: pyt
     os.close(reading)
     text = b"".join(chunks).decode()
     assert code == 0 and "6/6" in text and "left" in text and "\x1b[" in text
+
+
+def test_a_bar_expects_no_run_to_end_sooner_than_its_own_pace_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference that is done in seconds is no measure of the training beside it."""
+    told, clock = list[str](), 0.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock))
+    monkeypatch.setattr("rich.progress.Task.time_remaining", property(lambda task: 5.0 if task.completed > 1 else None))
+    monkeypatch.setattr("rich.progress.Progress.update", lambda bar, task, **given: (
+        told.append(given.get("left", "")), update(bar, task, **given))
+    )  # fmt: skip
+    other = Run("toy", {"x": 2}, 0, {})
+    with progress._bar({SLOW.id: "toy x=1", other.id: "toy x=2"}, 2) as watch:
+        watch(Event("progress", SLOW, progress=Progress(SLOW, 1, 3000)))
+        assert told[-1] == "?"
+        watch(Event("stored", other, record=Record(other, "done", {})))
+        assert told[-1] == "5 s"
+        clock = 10.0
+        watch(Event("progress", SLOW, progress=Progress(SLOW, 11, 3000)))
+        assert told[-1] == "50 min", "a step a second"
+        watch(Event("stored", SLOW, record=Record(SLOW, "done", {})))
+        assert told[-1] == "5 s"
 
 
 def test_a_long_name_is_cut_in_its_middle_so_that_count_and_time_stay() -> None:

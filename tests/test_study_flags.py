@@ -139,6 +139,10 @@ def test_to_name_what_holds_an_axis_drops_the_axis(planned: Callable[..., Any]) 
         (["shape.mixer:gru", "--rate", "1", "shape.mixer:gru"], "shape.mixer is chosen 2 times: choose one"),
         (["--shape.mixer=gru", "shape.mixer:based"], "or compare with --grid shape.mixer=A,B"),
         (["--grid", "shape.width=1", "siz=2"], "no option 'siz'. Did you mean 'size'"),
+        (["--grid", "mixer=gru,based"], "no option 'mixer'. Did you mean 'shape.mixer'? It has: "),
+        (["--grid", "num_heads=1,2"], "no option 'num_heads'. Did you mean 'shape.mixer.num_heads'? It has: "),
+        (["--seeds", "0-2"], "--seeds: expected int, got '0-2'. A range is 0..2."),
+        (["--grid", "seed=0-2"], "got '0-2'. A range is 0..2."),
         (["shape.mixer:atention", "--help"], "Did you mean 'attention'"),
     ],
 )

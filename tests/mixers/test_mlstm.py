@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
+from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.mlstm import stabiliser
 from assay.nn.random import initialised_from, stream
@@ -74,3 +75,10 @@ def test_gates_that_would_overflow_give_finite_outputs_and_gradients_and_the_ste
 def test_a_width_that_blocks_of_four_do_not_divide_has_smaller_blocks() -> None:
     assert mixers.parse("mlstm:num_heads=2").build(7, 8).blocks.shape[-1] == 2
     assert mixers.parse("mlstm:num_heads=2").build(8, 8).blocks.shape[-1] == 4
+    mixers.parse("mlstm:num_heads=1").check_width(7)
+
+
+def test_blocks_of_another_size_that_do_not_divide_the_channels_are_refused_with_those_that_do() -> None:
+    with pytest.raises(UserError, match=r"blocks of 5 .* 16 channels .* qkv_block may be 1, 2, 4, 8, 16\.$"):
+        mixers.parse("mlstm:num_heads=2:qkv_block=5").check_width(8)
+    mixers.parse("mlstm:num_heads=2:qkv_block=8").check_width(8)

@@ -259,6 +259,14 @@ def test_a_bound_on_failing_seeds_is_given_only_where_none_failed() -> None:
     assert failed == "3, of which 2 of 3 as wanted, 0.67 [0.21, 0.94] (worst seed)"
 
 
+def test_the_count_of_seeds_is_said_in_plain_words() -> None:
+    few, clusters = (counted(replace(SCORE, unit=unit), 0.8, 1.0, 0.97) for unit in ("seed", "cluster"))
+    assert enough([counted(SCORE, 0.99, 0.98, 0.97)]).said == f"3; 3 are enough to decide ({SCORE.what})"
+    assert enough([few]).said == f"3; 170 are needed to decide ({SCORE.what})"
+    assert enough([clusters]).said == f"3 clusters; 170 are needed to decide ({SCORE.what})"
+    assert enough([counted(SCORE, 0.8, 1.0)]).said == f"2; no number would decide ({SCORE.what})", "at the limit"
+
+
 def test_no_seeds_are_asked_of_a_number_that_nothing_is_drawn_for() -> None:
     fixed, drawn = counted(FIXED, 1.05), counted(replace(FIXED, unit="seed"), 1.05)
     assert str(enough([fixed])) == "seeds: not asked, nothing is drawn: another run gives the same number"

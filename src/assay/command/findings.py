@@ -46,10 +46,12 @@ The verdicts:
 
 A certificate has three parts: the recipe, doubled training, and the seeds. Recipes differ in the options named, often
 in the rate alone, and are compared by the number in parentheses; for parity, S5 and zoology that is the number of the
-test itself. A part is *not asked* where the claim is about one recipe, where nothing is trained, or where the goal was
-reached. Only claims whose other parts all hold may be stated elsewhere; `assay findings --certified` lists them. A
-recipe with a better mean than the claim's own fails the certificate where the seeds tell the two apart, or where it
-lies at an edge of the grid and is better by more than 2 %; otherwise it is named, with the paired difference.
+test itself. The last part counts the seeds, for perplexity the clusters of text in their place, and how many are
+enough to decide on which side of its limit the number in parentheses lies. A part is *not asked* where the claim is
+about one recipe, where nothing is trained, or where the goal was reached. Only claims whose other parts all hold may
+be stated elsewhere; `assay findings --certified` lists them. A recipe with a better mean than the claim's own fails
+the certificate where the seeds tell the two apart, or where it lies at an edge of the grid and is better by more than
+2 %; otherwise it is named, with the paired difference.
 
 `SmolLM2-135M` stands for SmolLM2-135M-Instruct with weights of 4 bits (Q4_1), as `smollm2-135m` fetches it.
 

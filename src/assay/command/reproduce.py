@@ -4,7 +4,7 @@
     regression-ols: Minimum-norm least squares in context errs by 1 - n/d of the variance after n < d examples, ...
       reproduced      error over variance after 10 examples: mean 0.504 of 16 seeds (...), wanted 0.5 ± 0.045
       certificate
-        seeds: holds, 16 of 9 needed (...)
+        seeds: holds, 16; 9 are enough to decide (...)
 
 The runs of its certificate are computed too, unless the goal was reached without: other recipes, more of them while
 the best is at an edge of those tried, and twice the training. With --quick only the claim itself is run.

@@ -60,7 +60,7 @@ class _Log:
         if self.broken:
             return
         try:
-            if event.progress:
+            if event.progress and event.progress.metrics:
                 # Committed at once: a row still open when the run ends would overwrite the final numbers.
                 self.open(event.run).log(dict(event.progress.metrics), step=event.progress.done, commit=True)
             if event.record:

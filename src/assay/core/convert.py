@@ -17,6 +17,8 @@ T = TypeVar("T")
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 """Spellings of a boolean, in any case."""
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+ALMOST_RANGE = re.compile(r"(\d+)(?:-|:|\.{3})(\d+)")
+"""How other programs write a range."""
 LONGEST_RANGE = 1_000_000
 """Most values of a range: more would fill memory before anything is planned."""
 ALIKE, AS_ALIKE = 0.5, 0.05
@@ -175,4 +177,6 @@ def _scalar(hint: Any, value: Any, what: str) -> Any:
         return made
     except (ValueError, TypeError, KeyError):
         name = getattr(hint, "__name__", str(hint))
-        raise UserError(f"{what}: expected {name}, got {value!r}.") from None
+        almost = ALMOST_RANGE.fullmatch(value) if hint is int and isinstance(value, str) else None
+        meant = f" A range is {almost[1]}..{almost[2]}." if almost else ""
+        raise UserError(f"{what}: expected {name}, got {value!r}.{meant}") from None

@@ -108,7 +108,7 @@ def _changes(target: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         head = spelled(head, types)
         if head not in types:
             known = ", ".join(types) or "none"
-            raise UserError(f"{what} has no option '{head}'.{nearest(head, types)} It has: {known}.")
+            raise UserError(f"{what} has no option '{head}'.{nearest(head, _paths(target))} It has: {known}.")
         if rest:
             below.setdefault(head, {})[rest] = value
         else:
@@ -116,6 +116,15 @@ def _changes(target: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     for head, inner in below.items():
         here[head] = _assign_inside(here.get(head, getattr(target, head)), inner, what=f"{what}: option '{head}'")
     return here
+
+
+def _paths(held: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted paths of a config's options and of those of its parts: whoever writes `lr` means
+    `optimizer.lr`."""
+    for member in held if isinstance(held, tuple) else (held,):
+        for name in option_types(type(member)) if dataclasses.is_dataclass(member) else ():
+            yield f"{prefix}{name}"
+            yield from _paths(getattr(member, name), f"{prefix}{name}.")
 
 
 def spelled(name: str, types: Mapping[str, Any]) -> str:

@@ -41,6 +41,7 @@ from assay.nn.scan import MatrixState, PerHead, outer_loop, outer_scan
 Scale = Float[Tensor, "batch heads"]
 State = tuple[Any, MatrixState, Scale]
 Inner = Float[Tensor, "batch time inner"]
+PUBLISHED_BLOCK = 4
 
 
 @mixers.register("mlstm")
@@ -53,13 +54,24 @@ class MLSTM(InnerConvolution):
     num_heads: int = 4
     expand: float = 2.0
     """Channels that are mixed, as a multiple of d_model."""
-    qkv_block: int = 4
+    qkv_block: int = PUBLISHED_BLOCK
     """Channels that one block of the maps to queries, keys and values sees."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.expand <= 0:
             raise UserError(f"mlstm: expand={self.expand} must be above 0.")
+
+    def check_width(self, d_model: int) -> None:
+        """Refuse blocks that do not divide the channels evenly, but for the published 4, smaller where 4 does not."""
+        super().check_width(d_model)
+        inner = self.num_heads * self.width(d_model)
+        if self.qkv_block != PUBLISHED_BLOCK and inner % self.qkv_block:
+            fit = ", ".join(str(block) for block in range(1, inner + 1) if inner % block == 0)
+            raise UserError(
+                f"mlstm: blocks of {self.qkv_block} do not divide the {inner} channels of model_dim={d_model}. "
+                f"qkv_block may be {fit}."
+            )
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return ExponentialMemory(
@@ -87,7 +99,7 @@ class ExponentialMemory(MixerModule):
         self.heads, self.width, self.swish = heads, width, conv > 0
         self.up, self.out = nn.Linear(d_model, 2 * inner, bias=False), nn.Linear(inner, d_model, bias=False)
         self.convolution = short_convolution(inner, conv, bias=True)
-        block = math.gcd(block, inner)
+        block = math.gcd(block, inner)  # smaller than asked for only where `check_width` allows it, or is not called
         self.blocks = nn.Parameter(torch.empty(3, inner // block, block, block))
         nn.init.uniform_(self.blocks, -(block**-0.5), block**-0.5)
         self.gates = nn.Linear(3 * inner, 2 * heads)

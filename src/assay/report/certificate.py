@@ -146,9 +146,10 @@ def enough(judged: Sequence[Judged]) -> Part:
     needed = {place: seeds_needed(one.check, found) or math.inf for place, (one, found) in enumerate(pooled)}
     most = max(needed, key=lambda place: needed[place] / pooled[place][1].n)
     one, found = pooled[most]
-    asked = "no number of them tells it" if math.isinf(needed[most]) else f"{needed[most]} tell it"
-    unit = "" if one.check.unit == "seed" else f" {one.check.unit}s"
-    return Part("seeds", found.n >= needed[most], f"{found.n}{unit}, where {asked} ({one.check.what})")
+    holds, unit = found.n >= needed[most], "" if one.check.unit == "seed" else f" {one.check.unit}s"
+    asked = f"{needed[most]} {'are enough' if holds else 'are needed'} to decide"
+    asked = "no number would decide" if math.isinf(needed[most]) else asked
+    return Part("seeds", holds, f"{found.n}{unit}; {asked} ({one.check.what})")
 
 
 def _counted(judged: Sequence[Judged]) -> Part:

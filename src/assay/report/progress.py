@@ -10,13 +10,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from assay.core.drive import Event
+from assay.core.estimate import duration
 from assay.core.words import printable
 
 Watch = Callable[[Event], None]
 SILENCE = 15.0
 """Seconds without output after which, without a terminal, the progress of an unfinished run is printed."""
+FIRST = 3.0
+"""Seconds after which it is printed for the first time, to show that something happens."""
+MEASURED = 5.0
+"""Seconds of a run after which the time left is estimated."""
 
-
+UNKNOWN = "?"
 BAR, TIMES = 20, 26
 """Characters of the bar, and of what stands between it and the latest run, but for the number of runs."""
 
@@ -43,13 +48,13 @@ def in_notebook() -> bool:
 
 def _one_line(labels: Mapping[str, str], total: int) -> Watch:
     """Rewrites one line below a notebook's cell: a cell with a line per run would bury its result."""
-    done, width = 0, 0
+    done, width, found, left = 0, 0, _found_last(), _time_left()
 
     def watch(event: Event) -> None:
         nonlocal done, width
         done += event.record is not None
-        share = f" {100 * event.progress.share:.0f} %" if event.progress else ""
-        text = printable(f"{done}/{total}{share} {labels[event.run.id]}{_found(event)}")
+        share = f" {_percent(event.progress.share)}" if event.progress else ""
+        text = printable(f"{done}/{total}{share} {labels[event.run.id]}{_about(left(event))}{found(event)}")
         print(f"\r{text:<{width}}", end="\n" if done == total else "", file=sys.stderr, flush=True)
         width = len(text)
 
@@ -60,11 +65,12 @@ def _lines(labels: Mapping[str, str], total: int) -> Watch:
     """Prints a line for each stored run, and after a silence the progress of an unfinished one.
 
     [ 3/35  12 s] done expressivity self_attn seed=2  R2 0.89
-    [ 3/35  42 s] 31 % of expressivity self_attn seed=3  loss 0.41
+    [ 3/35  42 s] 31 % of expressivity self_attn seed=3 (about 2 min left)  loss 0.41
 
     On a terminal, whose other stream goes elsewhere, lines are cut to its width; in a file they are whole."""
-    done = 0
-    start = said = time.monotonic()
+    done, found, left = 0, _found_last(), _time_left()
+    start = time.monotonic()
+    said = start - SILENCE + FIRST
 
     def tell(text: str) -> None:
         nonlocal said
@@ -76,11 +82,12 @@ def _lines(labels: Mapping[str, str], total: int) -> Watch:
         nonlocal done
         if event.kind == "waiting":
             say(f"waiting for another driver: {labels[event.run.id]}")
+        about = f"{labels[event.run.id]}{_about(left(event))}{found(event)}"
         if event.record:
             done += 1
-            tell(f"{event.record.verdict} {labels[event.run.id]}{_found(event)}")
+            tell(f"{event.record.verdict} {about}")
         elif event.progress and time.monotonic() - said >= SILENCE:
-            tell(f"{100 * event.progress.share:.0f} % of {labels[event.run.id]}{_found(event)}")
+            tell(f"{_percent(event.progress.share)} of {about}")
 
     return watch
 
@@ -90,24 +97,30 @@ def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
     from rich import progress as rich
     from rich.console import Console
 
-    left, latest = rich.TextColumn("left"), rich.TextColumn("{task.fields[latest]}", markup=False)
+    left, latest = rich.TextColumn("left {task.fields[left]}"), rich.TextColumn("{task.fields[latest]}", markup=False)
     counted = rich.BarColumn(BAR), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()
-    columns, console = (*counted, left, rich.TimeRemainingColumn(), latest), Console(stderr=True)
+    columns, console = (*counted, left, latest), Console(stderr=True)
     taken = BAR + 2 * len(str(total)) + TIMES
     with rich.Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total, latest="")
-        finished, partial = 0, dict[str, float]()
+        task = bar.add_task("", total=total, latest="", left=UNKNOWN)
+        finished, partial, found = 0, dict[str, float](), _found_last()
+        time_left, of_run = _time_left(), dict[str, float | None]()
 
         def watch(event: Event) -> None:
             nonlocal finished
             if event.progress:
                 partial[event.run.id] = event.progress.share
+            of_run[event.run.id] = time_left(event)
             if event.record:
                 finished += 1
                 partial.pop(event.run.id, None)
-            text = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{_found(event)}"
+                of_run.pop(event.run.id)
+            text = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{found(event)}"
             text = cut(text.strip(), max(0, console.width - taken))
             bar.update(task, completed=finished + sum(partial.values()), latest=text)
+            # The pace of runs that are over says little of a longer one that is not.
+            known = [seconds for seconds in (bar.tasks[0].time_remaining, *of_run.values()) if seconds is not None]
+            bar.update(task, left=duration(max(known)) if known else UNKNOWN)
 
         yield watch
 
@@ -123,6 +136,46 @@ def cut(text: str, room: int) -> str:
 
 def say(text: str) -> None:
     print("\n".join(printable(line) for line in text.splitlines()), file=sys.stderr, flush=True)
+
+
+def _percent(share: float) -> str:
+    """`31 %`; of a long run that has just begun `0.03 %`."""
+    return f"{100 * share:{'.1g' if 0 < share < 0.01 else '.0f'}} %"
+
+
+def _about(seconds: float | None) -> str:
+    return "" if seconds is None else f" (about {duration(seconds)} left)"
+
+
+def _time_left() -> Callable[[Event], float | None]:
+    """Returns a function that estimates the seconds that an unfinished run will still take, at the pace since its first
+    progress here."""
+    began: dict[str, tuple[float, float]] = {}
+
+    def left(event: Event) -> float | None:
+        if not event.progress:
+            return None
+        now, share = time.monotonic(), event.progress.share
+        start, before = began.setdefault(event.run.id, (now, share))
+        if now - start < MEASURED or not before < share < 1:
+            return None
+        return (now - start) / (share - before) * (1 - share)
+
+    return left
+
+
+def _found_last() -> Callable[[Event], str]:
+    """Returns `_found`, with the last numbers of a run where an event of its progress has none."""
+    last: dict[str, str] = {}
+
+    def found(event: Event) -> str:
+        text = _found(event)
+        if event.record or not event.progress:
+            return text
+        last[event.run.id] = text or last.get(event.run.id, "")
+        return last[event.run.id]
+
+    return found
 
 
 def _found(event: Event) -> str:

@@ -54,6 +54,8 @@ class Trainer:
         """The step after which each model stopped."""
         self.tokens = [0 for _ in seeds]
         """Tokens that each model was trained on."""
+        self.watch: Callable[[int], None] = lambda step: None
+        """Called with the steps done, after every step that no validation follows."""
         self.graph = graph and device.type == "cuda"
         self._graphs = Graphs(self.graph, warm_up=2 * WARM_UP_STEPS, generators=self.rngs.values())
 
@@ -70,6 +72,8 @@ class Trainer:
             self.step += 1
             if self.step % self.train.validate_every == 0 or self.step == self.train.max_steps:
                 yield self.step
+            else:
+                self.watch(self.step)
 
     @property
     def going(self) -> Members:

@@ -73,6 +73,20 @@ def test_frequencies_of_a_width_are_drawn(cli_json: Callable[..., Any], sweep: P
     assert all(cell["v"] == pytest.approx(law[cell["y"], cell["x"]], abs=1e-3) for cell in cells)
 
 
+def test_frequencies_of_one_seed_say_which_and_that_there_are_others(cli: Cli, sweep: Path, tmp_path: Path) -> None:
+    words = ["modular", "frequencies", sweep, "--d_hidden", "4", "--out", tmp_path]
+    assert "Of the sweep's 2 seeds these are models of seed 0; --seed chooses another." in " ".join(
+        cli(*words)[1].split()
+    )
+    assert "Of the sweep's 2 seeds these are models of seed 1; --seed chooses another." in " ".join(
+        cli(*words, "--seed", "1")[1].split()
+    )
+    one = tmp_path / "one.safetensors"
+    compression.save_sweep_results(compression.run_sweep(P=7, dimensions=[4], seeds=[3], epochs=1, batch=9), one)
+    assert "--seed chooses another" not in cli("modular", "frequencies", one, "--out", tmp_path)[1]
+    assert "p(f | r), d=4, seed 3" in (tmp_path / "modular.frequencies" / "frequencies_d4.vl.json").read_text()
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from assay.metrics.intervals import wilson
 from assay.studies.modular.figures import kaplan_meier
 
 
@@ -30,4 +31,15 @@ def test_those_who_never_arrive_keep_the_curve_up() -> None:
     steps = kaplan_meier([10.0], [50.0, 50.0, 50.0])
     assert [s["y"] for s in steps] == [1, 0.75] and 0 < steps[1]["low"] < 0.75 < steps[1]["high"] < 1
     (only,) = kaplan_meier([], [5.0])
-    assert only["y"] == 1 and only["low"] is None
+    assert only["y"] == 1 and only["high"] == 1
+
+
+def test_where_none_or_all_arrived_the_interval_is_that_of_the_share() -> None:
+    start, *_, end = kaplan_meier([3.0, 1.0, 4.0, 1.0, 5.0], [])
+    assert (start["low"], start["high"]) == (wilson(5, 5).low, 1) and (end["low"], end["high"]) == (
+        0,
+        wilson(0, 5).high,
+    )
+    (never,) = kaplan_meier([], [50.0] * 4)
+    assert (never["low"], never["high"]) == (wilson(4, 4).low, 1)
+    assert kaplan_meier([10.0], [5.0, 50.0, 50.0])[0]["low"] == wilson(3, 3).low, "one is lost before the first arrival"

@@ -125,6 +125,18 @@ def test_rates_without_validation_rows_are_not_chosen_between() -> None:
     assert read(blind[:2], 16.0) == {0: pytest.approx(0.3)}, "of one rate there is nothing to choose"
 
 
+def test_without_validation_rows_each_rate_is_a_line_of_its_own() -> None:
+    """One line through both would have two points at each number of active units."""
+    ends = {"topk:k=8": (8.0, 0.4), "topk:k=32": (32.0, 0.2)}
+    others = {"relu_l1": (8.0, 0.5), "relu_l1:l1=0.1": (32.0, 0.3)}
+    found = [r for lr in (1e-3, 3e-3) for r in levels(ends, 0, lr)] + levels(others)
+    blind = [replace(r, metrics={"l0": r.metrics["l0"], "fvu": r.metrics["fvu"]}) for r in found]
+    (chart,) = reported(blind).charts
+    points = [row for data in chart.spec["datasets"].values() for row in data if "low" in row]
+    assert {row["series"] for row in points} == {"topk lr=0.001", "topk lr=0.003", "relu_l1"}
+    assert all(len({p["y"] for p in points if (p["series"], p["x"]) == (q["series"], q["x"])}) == 1 for q in points)
+
+
 def test_the_rate_with_the_least_validation_error_is_reported_and_edges_are_marked() -> None:
     rates = {1e-4: 0.5, 1e-3: 0.3, 1e-2: 0.4}
     records = [record("topk:k=2", s, lr, validation_fvu=v + s / 100, fvu=v) for lr, v in rates.items() for s in (0, 1)]

@@ -1,7 +1,7 @@
 """Trains the models of one cohort, validates them on the way, and scores them on sequences validation never saw."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Self
@@ -25,6 +25,10 @@ from assay.train.trainer import SingleTrainer, Trainer
 
 GOALS = (0.9, 0.98)
 """Accuracies whose first step above them is recorded."""
+
+
+SIGN = 2.0
+"""Seconds between two messages that training goes on: on a CPU a validation of the default run is minutes away."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ def _train_and_score(
         progress[:] = taken
 
     trainer = resumed(saved, lambda: _trainer(runs, settings, ctx, device), take_up)
+    trainer.watch = _signs_of_life(trainer, runs, ctx)
     keeper = Keeper(ctx)
     for step in trainer.run():
         found = _scored(trainer, shared.task, shared.eval_size, runs, "validation")
@@ -98,6 +103,20 @@ def _train_and_score(
     going = {index: each for index, each in enumerate(progress) if not each.diverged}
     if going:
         yield from _outcomes(trainer, going, runs, shared, time.perf_counter() - begin)
+
+
+def _signs_of_life(trainer: Trainer, runs: Sequence[Run], ctx: Context) -> Callable[[int], None]:
+    """Return what tells, between validations, how many steps are done."""
+    due = 0.0
+
+    def watch(step: int) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + SIGN
+            for index in trainer.going:
+                ctx.progress(runs[index], step, trainer.train.max_steps)
+
+    return watch
 
 
 def _checkpoint(trainer: Trainer, progress: Iterable[RunProgress], seconds: float) -> Checkpoint:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.core.study import Report
-from assay.metrics.intervals import share
+from assay.metrics.intervals import share, wilson
 from assay.report.charts import heatmap, interval_lines
 from assay.report.rows import Row
 from assay.report.thinning import SETTINGS, evenly, of_all
@@ -48,7 +48,10 @@ def survival(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
     chart = interval_lines(
         lines, x="epoch", y="y", series="series", x_title="epochs", y_title="not yet perfect", stepped=True
     )
-    caption = "Share of seeds that do not yet answer every validation pair (Kaplan-Meier, 95 % intervals), by width."
+    caption = (
+        "Share of seeds that do not yet answer every validation pair (Kaplan-Meier, 95 % intervals, Wilson's where "
+        "none or all do), by width."
+    )
     out.chart(f"survival{suffix}", chart, caption=caption)
 
 
@@ -69,8 +72,8 @@ def kaplan_meier(arrived: Sequence[float], censored: Sequence[float]) -> list[di
 
         S(t) = prod over event times s <= t of (1 - events at s / still waiting at s)
 
-    The 95 % interval is Greenwood's on the scale of log(-log S), which stays between 0 and 1; where S is 1 or 0 it has
-    none."""
+    The 95 % interval is Greenwood's on the scale of log(-log S), which stays between 0 and 1. That has none where S is
+    1 or 0: there it is Wilson's, of the runs observed until the first arrival, or of all that arrived."""
     from scipy.stats import CensoredData, ecdf
 
     curve = ecdf(CensoredData(uncensored=arrived, right=censored)).sf
@@ -78,11 +81,14 @@ def kaplan_meier(arrived: Sequence[float], censored: Sequence[float]) -> list[di
         warnings.simplefilter("ignore", RuntimeWarning)  # scipy says where there is no interval
         bounds = curve.confidence_interval(method="log-log")
     columns = (curve.quantiles, curve.probabilities, bounds.low.probabilities, bounds.high.probabilities)
-    points: list[dict[str, Any]] = [{"epoch": 0.0, "y": 1.0, "low": None, "high": None}]
+    first = min(arrived, default=max(censored, default=0.0))
+    none_yet = wilson(n := sum(time >= first for time in [*arrived, *censored]), n)
+    points: list[dict[str, Any]] = [{"epoch": 0.0, "y": 1.0, "low": none_yet.low, "high": none_yet.high}]
     for epoch, y, low, high in zip(*(column.tolist() for column in columns), strict=True):
         if epoch in arrived:
-            inner = 0 < y < 1
-            points.append({"epoch": epoch, "y": y, "low": low if inner else None, "high": high if inner else None})
+            if y == 0:
+                low, high = 0.0, wilson(0, len(arrived)).high
+            points.append({"epoch": epoch, "y": y, "low": low, "high": high})
     return points
 
 
@@ -207,7 +213,8 @@ def maps(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
         return
     models = weights_of(sweep.models, sweep.P)
     width_heatmaps(spec_matrices(models), list(sweep.models), out, suffix=suffix)
-    law_heatmap(list(sweep.models)[-1], frequency_law(models[-1]), out, suffix=suffix)
+    key = list(sweep.models)[-1]
+    law_heatmap(key, frequency_law(models[-1]), out, seed=sweep.seed_of(key), suffix=suffix)
 
 
 def width_heatmaps(
@@ -231,14 +238,13 @@ def width_heatmaps(
         )
 
 
-def law_heatmap(key: Key, law: Law, out: Report, *, kind: Kind = "eigen", suffix: str = "") -> None:
-    """Draw p(f | r) of one model."""
+def law_heatmap(key: Key, law: Law, out: Report, *, seed: int | None, kind: Kind = "eigen", suffix: str = "") -> None:
+    """Draw p(f | r) of one model; `seed` is None where a file does not say."""
     cells = [{"f": f, "r": r, "p(f | r)": p} for r, row in enumerate(law) for f, p in enumerate(row)]
-    name = f"d={key}" if isinstance(key, int) else f"d={key[0]}, seed {key[1]}"
-    chart = heatmap(
-        cells, x="f", y="r", value="p(f | r)", x_title="frequency", y_title="remainder", title=f"p(f | r), {name}"
-    )
-    caption = f"The law of frequencies ({kind}) of the model of width {width_of(key)}, a row per remainder."
+    of = "" if seed is None else f", seed {seed}"
+    title = f"p(f | r), d={width_of(key)}{of}"
+    chart = heatmap(cells, x="f", y="r", value="p(f | r)", x_title="frequency", y_title="remainder", title=title)
+    caption = f"The law of frequencies ({kind}) of one model, of width {width_of(key)}{of}: a row per remainder."
     out.chart(f"frequencies_d{width_of(key)}{suffix}", chart, caption=caption)
 
 

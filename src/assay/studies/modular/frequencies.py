@@ -63,9 +63,9 @@ class Frequencies(Reading):
         models = dict(zip(sweep.models, weights_of(sweep.models, sweep.P), strict=True))
         laws = {key: frequency_law(model, self.kind, n_evecs=self.n_evecs) for key, model in models.items()}
         rows = [_row(key, models[key], laws[key], sweep) for key in chosen]
-        out.table("frequencies", rows, formats={"val acc": ".4f"}, note=NOTE)
+        out.table("frequencies", rows, formats={"val acc": ".4f"}, note=NOTE + _of_seeds(sweep, chosen))
         for key in chosen:
-            law_heatmap(key, laws[key], out, kind=self.kind)
+            law_heatmap(key, laws[key], out, seed=sweep.seed_of(key), kind=self.kind)
         _count(laws, out)
 
     def _chosen(self, sweep: SweepResults) -> list[Key]:
@@ -85,6 +85,15 @@ class Frequencies(Reading):
 def nearest_widths(P: int, widths: Sequence[int]) -> list[int]:
     """Choose the available widths nearest to P, 3P/4, P/2 and P/4."""
     return [min(widths, key=lambda width: abs(width - target)) for target in (P, 3 * P / 4, P / 2, P / 4)]
+
+
+def _of_seeds(sweep: SweepResults, chosen: Sequence[Key]) -> str:
+    """Say that models of other seeds are not among these."""
+    seeds = {sweep.seed_of(key) for key in sweep.models}
+    shown = sorted({str(sweep.seed_of(key)) for key in chosen})
+    if len(seeds) == len(shown):
+        return ""
+    return f" Of the sweep's {len(seeds)} seeds these are models of seed {', '.join(shown)}; --seed chooses another."
 
 
 def _row(key: Key, model: Weights, law: Law, sweep: SweepResults) -> dict[str, Any]:
@@ -120,5 +129,7 @@ def _count(laws: dict[Key, Law], out: Report) -> None:
         lines, x="d", y="y", series="series", dots=dots, x_title="hidden width", y_title="frequencies"
     )
     out.chart(
-        "frequencies_by_width", chart, caption="Frequencies that hold 90 % of p(f | r), averaged over remainders."
+        "frequencies_by_width",
+        chart,
+        caption="Frequencies that hold 90 % of p(f | r), averaged over remainders; a dot for each model.",
     )

@@ -3,6 +3,7 @@
 A row is a coder at one level (studies.sae.curves). The levels of a coder make a curve over active units, and curves are
 compared where they have equally many."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -123,11 +124,13 @@ def report(records: Sequence[Record], out: Report) -> None:
         _equal_l0(reached, out, f"equal_l0{suffix}")
     planted_tables(records, compared, out)
     for suffix, own in per_setting(compared, out):
+        curve = _curves(own)
         for metric, title in CHARTS.items():
             lines(
-                out, f"{metric}_by_l0{suffix}", own, _level(metric), series=lambda row: row.label, own_x=_active,
+                out, f"{metric}_by_l0{suffix}", own, _level(metric), series=curve, own_x=_active,
                 bounded=True, log_x=True, x_title="active units (L0)", y_title=title,
-                caption=f"{title.capitalize()} against active units, each level at its rate in the table.",
+                caption=f"{title.capitalize()} against active units, each level at its rate in the table and at the "
+                "mean L0 of its seeds; a dot is a seed at its own.",
             )  # fmt: skip
         _features(own, out, f"features{suffix}")
 
@@ -151,6 +154,14 @@ def _equal_l0(reached: Sequence[Row], out: Report, name: str) -> None:
         *(column for measure in MEASURES for column in compared(measure)),
     )
     table(out, name, reached, columns, note=EQUAL)
+
+
+def _curves(own: Sequence[Row]) -> Callable[[Row], str]:
+    """Return the name of a row's curve: its coder, with the rate where a level has several. Those are rows of their own
+    without validation rows to choose by, and one line through them would run up and down."""
+    levels = Counter((row.label, row.names["coder"]) for row in own)
+    several = {label for (label, _), count in levels.items() if count > 1}
+    return lambda row: f"{row.label} lr={row.tuned_value:g}" if row.label in several else row.label
 
 
 def _level(metric: str) -> Callable[[Row], Points]:
