@@ -118,6 +118,7 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     first, _, rest = page.partition("A diamond is twin")
     assert "not told apart from gru" in rest and "not told apart from gru" not in first, "one screen says it in short"
     assert rest.count("Certificate: recipe: ") == 1
+    assert "twin; twin.py:conv=4 has one" in page and "Twin: " not in page, "a sentence does not change a name"
     svg = ElementTree.fromstring((tmp_path / "results/card/twin.vs.svg").read_text())
     told = "".join(svg.itertext())
     assert "twin: recall 1-2 of 2" in told, told
@@ -325,7 +326,7 @@ def test_while_it_trains_it_says_how_long_what_for_and_of_which_question() -> No
     said = (MADE["card"] / "said").read_text().splitlines()
     rounds = [line.partition(":")[0] for line in said if " planned, " in line]
     assert said[0] == "twin keeps every promise of mixers", said
-    assert said[1] == "twin: no short convolution, which most of the field has; twin.py:conv=4 has one", said
+    assert said[1] == "no short convolution, which most of the field has: twin; twin.py:conv=4 has one", said
     assert re.fullmatch(r"for twin: .+ in all, if .+; toy", said[2]), said
     assert rounds[:2] == ["round 1 of 5, rates at a third of the steps", "round 2 of 5, the best rates in full"], rounds
     assert rounds[2] == "round 3 of 5, the chosen rate with fresh seeds", rounds

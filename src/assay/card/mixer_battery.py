@@ -100,15 +100,16 @@ def battery_of(request: Request, mine: Sequence[str]) -> "MixerBattery":
 
 
 def _layout(mine: Sequence[str]) -> list[str]:
-    """Say what a mixer lacks that most of the field has, and what its models get instead."""
+    """Say what a mixer lacks that most of the field has, and what its models get instead. No note begins with a name:
+    a page begins it with a capital."""
     plain = [word for word in mine if not getattr(mixers.parse(word), "conv", 1)]
     blind = [word for word in mine if not mixers.parse(word).tells_order()]
     told = []
     if plain:
-        lacks = f"{', '.join(plain)}: no short convolution, which most of the field has"
+        lacks = f"no short convolution, which most of the field has: {', '.join(plain)}"
         told.append(f"{lacks}; {_typed(plain[0])}:conv=4 has one")
     if blind:
-        told.append(f"{', '.join(blind)}: blind to order, so models get a table of positions, but in parity")
+        told.append(f"blind to order: {', '.join(blind)}; models get a table of positions, but in parity")
     return told
 
 
