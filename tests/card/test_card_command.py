@@ -301,6 +301,15 @@ def test_more_seeds_are_of_this_mixer_alone_and_reuse_the_first_ones(cli: Cli) -
     assert code == 0 and out == "verified\n", err
 
 
+def test_questions_may_be_told_apart_by_commas(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = [replace(TOY.questions[0], name=name) for name in ("recall", "parity", "copy")]
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=tuple(questions))})
+    code, out, err = cli("card", "gru", "--vs", "gru", "--questions", "copy,recall", "--dry-run")
+    assert code == 0 and [line.partition(":")[0] for line in out.splitlines()[:-1]] == ["recall", "copy"], err
+    code, _, err = cli("card", "gru", "--questions", ",", "--dry-run")
+    assert code == 2 and "no question ','" in err
+
+
 def test_a_budget_that_no_question_fits_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     slow, second = replace(TOY.questions[0], steps=10**9), replace(TOY.questions[0], name="copy")
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(slow, second))})
