@@ -314,8 +314,10 @@ def test_a_budget_that_no_question_fits_is_said(cli: Cli, monkeypatch: pytest.Mo
     slow, second = replace(TOY.questions[0], steps=10**9), replace(TOY.questions[0], name="copy")
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(slow, second))})
     code, _, err = cli("card", "gru", "--vs", "gru", "--budget", "100s", "--dry-run")
-    assert code == 0 and "recall alone may take longer than the budget, and is asked all the same: " in err, err
+    assert code == 0 and "recall alone may take longer than the budget (2 min), and is asked all the same: " in err, err
     assert "left out, to stay within the budget: copy" in err
+    _, _, err = cli("card", "gru", "--vs", "gru", "--budget", "6", "--dry-run")
+    assert "recall alone may take longer than the budget (6 s; did you mean 6m?), and is asked all the same: " in err
 
 
 def test_what_was_left_out_stands_on_the_page_too(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,9 @@ from assay.tasks import tasks
 from assay.train.device import activate
 from assay.train.numerics import numerics_for
 
+MINUTE = 60
+"""A smaller budget may be a number that was meant as minutes."""
+
 
 def runner_of(request: Request, mine: Sequence[str]) -> Runner:
     """Return what finds or computes the records of a tier; `mine` are the mixers that `--seeds` is for."""
@@ -179,8 +182,9 @@ class MixerBattery:
         tier, left, notes = self.runner.tier, budget, list(self.notes)
         first = tier.questions[0].name
         if took[first].most > budget:
-            told = _spell(took[first])
-            notes.append(f"{first} alone may take longer than the budget, and is asked all the same: {told}")
+            given = duration(budget) + (f"; did you mean {budget:g}m?" if budget < MINUTE else "")
+            told = f"{first} alone may take longer than the budget ({given}), and is asked all the same"
+            notes.append(f"{told}: {_spell(took[first])}")
         for place, question in enumerate(tier.questions):
             left -= took[question.name].most
             if left < 0 and place:
