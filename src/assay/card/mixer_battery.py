@@ -163,9 +163,13 @@ class MixerBattery:
 
         kept = tuple(q for q in tier.questions if all(whole(mixer, q.name) for mixer in self.mine))
         if not kept:
+            names = {word.partition(":")[0] for word in self.mine}
+            every = dict.fromkeys(chain(*self.runner.field().values()))
+            others = [word for word in every if word.partition(":")[0] in names and word not in self.mine]
+            ships = f"Records of {', '.join(others)} ship: ask for that. " if others else ""
             raise UserError(
-                f"no question has all its records for {', '.join(self.mine)}: leave --stored out to train. Records "
-                "belong to the exact text of a file, comments too, and runs that failed count as missing."
+                f"no question has all its records for {', '.join(self.mine)}: leave --stored out to train. {ships}"
+                "Records belong to the exact text of a file, comments too, and runs that failed count as missing."
             )
         out = [q.name for q in tier.questions if q not in kept]
         told = [f"left out, since their records are not all here: {', '.join(out)}"] if out else []
