@@ -201,7 +201,7 @@ def test_a_budget_charges_only_for_runs_that_are_neither_stored_nor_shipped(
     """A minute for every training step: whatever has to be trained cannot fit."""
     second = replace(LEARNED.questions[0], name="again", batch=15, steps=6, goal=2.0)
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(LEARNED, questions=(*LEARNED.questions, second))})
-    monkeypatch.setattr(cost, "_seconds_per_step", lambda *_, **__: 60.0)
+    monkeypatch.setattr(cost, "pace_of", lambda *_, **__: cost.Pace(60.0, 0.0))
     words = ("card", "gru", "--vs", "gru", "--executor", "serial", "--workers", "1")
     tight = ("--dry-run", "--budget", "10m")
     code, out, err = cli(*words, *tight)

@@ -338,7 +338,8 @@ def test_while_it_trains_it_says_how_long_what_for_and_of_which_question() -> No
     rounds = [line.partition(":")[0] for line in said if " planned, " in line]
     assert said[0] == "twin keeps every promise of mixers", said
     assert said[1] == "no short convolution, which most of the field has: twin; twin.py:conv=4 has one", said
-    assert re.fullmatch(r"for twin: .+ in all, if .+; toy", said[2]), said
+    assert said[2].startswith("timing a few steps"), said
+    assert re.fullmatch(r"for twin: .+ in all, by .+, if .+; toy", said[3]), said
     assert rounds[:2] == ["round 1 of 5, rates at a third of the steps", "round 2 of 5, the best rates in full"], rounds
     assert rounds[2] == "round 3 of 5, the chosen rate with fresh seeds", rounds
     assert rounds[3] == "round 4 of 5, twice the training where the goal was not reached", rounds
