@@ -156,6 +156,8 @@ def test_a_field_that_ships_is_not_trained_but_for_its_anchors(field: Path, cli:
     assert cli("card", "gru", "--stored", "--executor", "serial", "--out", "fresh")[0] == 0
     code, _, err = cli("card", "mesa", "--vs", "gru", "--stored", "--executor", "serial", "--out", "fresh")
     assert code == 2 and "no question has all its records for mesa" in err and not Path("fresh/.store").exists()
+    code, _, err = cli("card", "linear_attention:conv=4", "--vs", "gru", "--stored", "--executor", "serial")
+    assert code == 2 and "Records of linear_attention ship: ask for that." in err, "the same with other options"
     assert "linear_attention †" in out and "† records that ship" in out
     page = Path("fresh/card/gru.html").read_text()
     assert "gru †" in page and "class GRU" in page, "its file stands on the page too"
@@ -199,7 +201,7 @@ def test_a_budget_charges_only_for_runs_that_are_neither_stored_nor_shipped(
     """A minute for every training step: whatever has to be trained cannot fit."""
     second = replace(LEARNED.questions[0], name="again", batch=15, steps=6, goal=2.0)
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(LEARNED, questions=(*LEARNED.questions, second))})
-    monkeypatch.setattr(cost, "_seconds_per_step", lambda *_, **__: 60.0)
+    monkeypatch.setattr(cost, "pace_of", lambda *_, **__: cost.Pace(60.0, 0.0))
     words = ("card", "gru", "--vs", "gru", "--executor", "serial", "--workers", "1")
     tight = ("--dry-run", "--budget", "10m")
     code, out, err = cli(*words, *tight)

@@ -35,6 +35,12 @@ def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> No
     code, _, err = cli("card", "diff", good, written("other", 0.9, 0.9, tier="full"))
     assert code == 2 and "do not compare" in err
     assert cli("card", "diff", good, "nowhere.json")[0] == 2
+    code, _, err = cli("card", "diff", good, "page.html")
+    assert code == 2 and "there is no 'page.json'; `assay card NAME --json` prints one" in err, err
+    written("page.json", 0.9, 0.92)
+    for seen in ("page.html", "page.svg"):
+        code, _, err = cli("card", "diff", good, seen)
+        assert code == 2 and f"'{seen}' is a card to look at, and the JSON beside it is wanted: give 'page.json'" in err
     less = Path("less")
     less.write_text(json.dumps([{"protocol": 1, "tier": "smoke", "questions": {}}]))
     code, _, err = cli("card", "diff", good, less)

@@ -11,10 +11,11 @@ from card_toys import TRIED
 from assay.card.anchors import Agreement
 from assay.card.battery import Answer, Bounds
 from assay.card.card import Card
-from assay.card.charts import LETTER, LINE, _Plane
+from assay.card.charts import _Plane, beside
 from assay.card.cost import Speed
 from assay.card.judge import line
 from assay.card.page import _more, _shares
+from assay.card.places import LINE, Box, dot, length_of, places
 from assay.card.question import Question, Tier
 
 QUESTION = Question("recall", "recalls 16 pairs", "mqar")
@@ -101,12 +102,36 @@ def test_undecided_says_how_many_more_seeds_would_tell() -> None:
 
 def test_names_in_a_chart_stand_on_none_of_each_other_and_above_the_axis() -> None:
     points = [{"series": f"mixer_{n}", "mine": n == 3, "x": x, "y": 0.5 + 0.001 * n} for n in range(9) for x in (1, 10)]
-    plane = _Plane(points, log_x=True, beside=[0.0, 1.0])
+    plane = _Plane(points, log_x=True, beside={"floor": 0.0, "ceiling": 1.0})
     places = [(label["series"], (label["y"] - plane.bottom) / plane.height) for label in plane.labels(points)]
-    assert {name for name, _ in places} == {point["series"] for point in points} and LETTER < 1
+    assert {name for name, _ in places} == {point["series"] for point in points}
     assert all(abs(one - two) > 0.99 * LINE for (_, one), (_, two) in combinations(places, 2))
     low = [{"series": f"mixer_{n}", "mine": False, "x": 1, "y": 0.0} for n in range(5)]
-    assert all(label["y"] >= plane.bottom for label in _Plane(low, log_x=True, beside=[1.0]).labels(low))
+    assert all(label["y"] >= plane.bottom for label in _Plane(low, log_x=True, beside={"ceiling": 1.0}).labels(low))
+
+
+def test_a_long_name_at_the_end_of_a_line_has_room() -> None:
+    name = "delta_net:beta_max=2.0"
+    points = [{"series": name, "mine": True, "x": x, "y": 0.5, "score": "0.5"} for x in (50.0, 1000.0)]
+    chart = beside(points, x_title="", y_title="").to_dict(validate=False)
+    start, end = chart["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert (end - 1000) / (end - start) > length_of(name), "its name fits right of the last point"
+
+
+def test_a_name_stands_on_no_point_and_no_other_name_where_there_is_room() -> None:
+    close = [(f"mixer_{n}", 0.3 + 0.02 * n, 0.5 + 0.03 * n) for n in range(4)]
+    dots = [dot(x, y) for _, x, y in close]
+    boxes = [place.box for place in places(close, dots, [], [])]
+    assert not any(one.meets(two) for one, two in combinations(boxes, 2))
+    assert not any(box.meets(point) for box in boxes for point in dots)
+    crowd = [(f"mixer_{n}", 0.5, 0.9) for n in range(6)]
+    boxes = [place.box for place in places(crowd, [], [], [])]
+    assert not any(one.meets(two) for one, two in combinations(boxes, 2)), "rather further off than on another name"
+    assert any(place.far for place in places(crowd, [], [], []))
+    (only,) = places([("mixer", 0.95, 0.5)], [], [], [])
+    assert only.align == "right" and only.box.right < 0.95, "to the left, where the plot ends on the right"
+    (only,) = places([("mixer", 0.5, 0.98 - LINE / 2)], [], [Box(0, 0.97, 1, 0.97)], [])
+    assert only.box.top < 0.97 and only.box.left > 0.5, "below a line"
 
 
 def test_the_headline_counts_who_is_told_better() -> None:

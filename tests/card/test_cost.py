@@ -1,7 +1,9 @@
-"""What a card will take is estimated from a few steps: of one model on a CPU, of a bank on a GPU."""
+"""What a card will take is estimated from a few steps, and from the scoring of a few sequences."""
 
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,26 +12,77 @@ from torch import Tensor, nn
 
 from assay.card import cost
 from assay.card.battery import Trial
-from assay.card.cost import Speed, expected, kept_bytes, speeds
+from assay.card.cost import Pace, Speed, expected, fixed_seconds, kept_bytes, pace_of, speeds
 from assay.card.making import compiled
 from assay.core.run import Numerics
+from assay.studies.icl import scoring
+from assay.train.trainer import Trainer
 
 QUESTION = TOY.questions[0]
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["one model", "a bank"])
-def test_a_step_is_timed_of_a_mixture_too(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    mixed = replace(QUESTION, task="mqar:vocab_size=32:input_seq_len=16:num_kv_pairs=4:min_kv_pairs=2", curriculum=0.9)
-    mixed = replace(mixed, eval_size=30, batch=10, every=10)  # a validation of 3 batches in 10 steps
-    now = iter(range(1000))
-    monkeypatch.setattr(cost.time, "perf_counter", lambda: float(next(now)))  # a second from step to step
-    told = cost._seconds_per_step(TOY, mixed, "gru", CPU, together=together)
-    assert told == pytest.approx(0.55 if together else 1.1), "two models share a step"
+MIXED = replace(QUESTION, task="mqar:vocab_size=32:input_seq_len=16:num_kv_pairs=4:min_kv_pairs=2", curriculum=0.9)
+
+
+class Stepping:
+    """A trainer of a mixture whose steps take a second each, by a clock that only it moves."""
+
+    device = CPU
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def run(self) -> Iterator[int]:
+        for step in range(100):
+            self.now += 1.0
+            yield step
+
+
+def test_slow_steps_are_timed_once_for_each_part_of_a_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer: Any = Stepping()
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: trainer.now)
+    assert cost._seconds_per_step(trainer, 1, 3) == 1.0
+    assert trainer.now == 1 + 3, "a warm-up, and each part"
+
+
+def test_a_large_step_is_timed_with_fewer_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def stepped(trainer: Trainer, before: int, parts: int) -> float:
+        seen.append(trainer.train.micro_batch_size)
+        return 1.0
+
+    monkeypatch.setattr(cost, "_seconds_per_step", stepped)
+    monkeypatch.setattr(cost, "_seconds_to_score", lambda *_: 3.0)
+    large = replace(MIXED, batch=8000, every=10)
+    assert large.work > 30 * cost.LARGEST
+    pace = pace_of(TOY, large, "gru", CPU, together=False)
+    assert seen == [large.batch * cost.LARGEST // large.work]
+    assert pace.step == pytest.approx(large.batch / seen[0] + 0.3), "a validation of 3 s in 10 steps"
+    small = replace(MIXED, eval_size=30, batch=10, every=10)
+    assert pace_of(TOY, small, "gru", CPU, together=False).step == 1.3 and seen[1] == small.batch
+    bank = pace_of(TOY, small, "gru", CPU, together=True)
+    assert bank.step == pytest.approx(0.55), "two models share a step; a validation is counted as 3 batches forward"
+
+
+def test_what_a_run_is_scored_on_is_timed_by_a_few_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also at other lengths than that of training, which takes as long as hundreds of training steps."""
+    scored: dict[int, list[int]] = {}
+    real = scoring.score
+
+    def counted(answers: Any, task: Any, *, size: int, rngs: Any) -> Any:
+        scored.setdefault(task.shape().length, []).append(size)
+        return real(answers, task, size=size, rngs=rngs)
+
+    monkeypatch.setattr(scoring, "score", counted)
+    pace = pace_of(TOY, replace(MIXED, eval_size=10**6), "gru", CPU, together=False)
+    assert list(scored) == [16, 32, 64, 128] and all(size < 2000 for own in scored.values() for size in own)
+    assert pace.tests > 4 * pace.step
 
 
 def test_what_is_known_is_not_charged_and_what_is_missing_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "_seconds_per_step", lambda *_, **__: 1.0)
+    monkeypatch.setattr(cost, "pace_of", lambda *_, **__: Pace(1.0, 0.0))
     whole = expected(TOY, QUESTION, "gru", CPU)
     assert (whole.least, whole.most) == (12 * (3 / 3 + 2 + 2), 12 * (3 / 3 + 3 + 1 + 2 + 4))
     screened = [Trial("recall", "gru", rate, 100, 4) for rate in QUESTION.rates]
@@ -38,6 +91,18 @@ def test_what_is_known_is_not_charged_and_what_is_missing_is(monkeypatch: pytest
     known = [Trial("recall", "gru", seed, seed, 24) for seed in range(6)]
     left = expected(TOY, QUESTION, "gru", CPU, known, [Trial("recall", "gru", 1.0, 1, 24)])
     assert left.least == left.most == 24
+    monkeypatch.setattr(cost, "pace_of", lambda *_, **__: Pace(0.0, 1.0))
+    tests = expected(TOY, QUESTION, "gru", CPU, screened)
+    assert (tests.least, tests.most) == (2 + 2, 3 + 1 + 2 + 2), "the runs that are left, each tested once"
+
+
+def test_a_card_takes_time_beside_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rounds of timing layers by one of them, for each mixer, and a page for each of those that are asked."""
+    monkeypatch.setattr(cost, "LENGTH", 16)
+    clock = iter([0.0, 2.0])
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: next(clock))
+    told = fixed_seconds(["gru", "base_conv"], ["gru", "base_conv", "linear_attention"], CPU)
+    assert told == cost.STARTING + 2 * cost.DRAWING + 2.0 * (cost.REPEATS + 1)
 
 
 def test_kernels_are_compiled_beside_and_nothing_is_left_running() -> None:

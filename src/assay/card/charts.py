@@ -5,6 +5,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from assay.card.places import GAP, LINE, SIDES, Box, dot, length_of, places
 from assay.core.on_use import Later
 from assay.metrics.intervals import Interval
 from assay.report.charts import BARS, LINES, STEP, without_validation
@@ -18,10 +19,8 @@ else:
 
 Row = Mapping[str, Any]
 MINE = PALETTE[1]
-LETTER, LINE = 0.017, 0.062
-"""The width of a letter and the height of a label, as shares of a plot of the usual size."""
-ROOM = 0.3
-"""The share of a plot to the right of the last point, for names."""
+ROOM, MOST_ROOM = 0.3, 0.7
+"""The share of a plot to the right of the last point, for names, and the most of it where one is long."""
 TICKS = 8
 
 
@@ -104,13 +103,16 @@ def beside(
 ) -> "alt.LayerChart":
     """Draw a line per mixer, or a point where it has one x, with its name at the end, or only the names in `named`.
     Points have series, mine, x, y, and perhaps low and high; `seeds` are those of this mixer alone."""
-    every = [*points, *seeds]
-    scale = _Plane(every, log_x=log_x, beside=list((references or {}).values()))
+    every, shown = [*points, *seeds], [point for point in points if named is None or point["series"] in named]
+    alone = len({point["series"] for point in points}) == len(points)
+    # The name of a lone point may stand left of it.
+    longest = 0.0 if alone else GAP + max(length_of(point["series"]) for point in shown)
+    scale = _Plane(every, log_x=log_x, beside=references or {}, longest=longest)
     axis = {"labelOverlap": "greedy", "values": scale.ticks(points)}
     across = alt.X(field="x", type="quantitative", title=x_title, axis=axis, scale=scale.across)
     upward: dict[str, Any] = {"type": "quantitative", "title": y_title, "scale": scale.upward}
     layers = [mark for name, value in (references or {}).items() for mark in _reference(name, value, along="y")]
-    labels = scale.labels([point for point in points if named is None or point["series"] in named])
+    labels = scale.around(shown, points) if alone else scale.labels(shown)
     for whose, colour, width, opacity in ((False, MUTED, 1.5, 0.6), (True, MINE, 3, 1.0)):
         own = [point for point in points if point["mine"] is whose]
         place: dict[str, Any] = {"x": across, "detail": alt.Detail(field="series", type="nominal")}
@@ -125,23 +127,30 @@ def beside(
             single = _chart(seeds).mark_circle(size=12, color=colour, opacity=0.55)
             layers.append(single.encode(x=across, y=alt.Y(field="y", **upward)))
         style: dict[str, Any] = {"color": colour, "fontWeight": 600 if whose else "normal"}
-        names = [label for label in labels if label["mine"] is whose]
-        words = _chart(names).mark_text(align="left", baseline="middle", dx=7, fontSize=11, **style)
         text = alt.Text(field="series", type="nominal")
-        layers.append(words.encode(x=across, y=alt.Y(field="y", **upward), text=text))
+        led = _chart([label for label in labels if label["mine"] is whose and label.get("far")])
+        leader = led.mark_rule(strokeWidth=0.7, strokeDash=[2, 2], color=colour)
+        layers.append(leader.encode(x=across, y=alt.Y(field="at", **upward), y2=alt.Y2("y")))
+        for side in SIDES:
+            names = [label for label in labels if label["mine"] is whose and label["align"] == side]
+            shift = 7 if side == "left" else -7
+            words = _chart(names).mark_text(align=side, baseline="middle", dx=shift, fontSize=11, **style)
+            layers.append(words.encode(x=across, y=alt.Y(field="y", **upward), text=text))
     return _layered(layers, width=LINES[0], height=LINES[1])
 
 
 class _Plane:
     """The plot's two scales, with room for names on the right, and where the names stand."""
 
-    def __init__(self, points: Sequence[Row], *, log_x: bool, beside: Sequence[float]) -> None:
-        self.log = log_x
+    def __init__(
+        self, points: Sequence[Row], *, log_x: bool, beside: Mapping[str, float], longest: float = 0.0
+    ) -> None:
+        self.log, self.lines = log_x, beside
         across = [self._x(point["x"]) for point in points]
         self.left, right = min(across), max(across)
-        self.width = (right - self.left or 1.0) / (1 - ROOM)
+        self.width = (right - self.left or 1.0) / (1 - min(MOST_ROOM, max(ROOM, longest)))
         ends = [value for point in points for key in ("y", "low", "high") if (value := point.get(key)) is not None]
-        low, high = min([*ends, *beside]), max([*ends, *beside])
+        low, high = min([*ends, *beside.values()]), max([*ends, *beside.values()])
         margin = 0.06 * (high - low or 1.0)
         self.bottom, self.height = low - margin, high - low + 2 * margin
 
@@ -166,18 +175,39 @@ class _Plane:
                 last[point["series"]] = point
         placed: list[tuple[float, float, Row]] = []
         for point in sorted(last.values(), key=lambda one: -one["y"]):
-            x, y = (self._x(point["x"]) - self.left) / self.width, (point["y"] - self.bottom) / self.height
+            x, y = self._share(point["x"], point["y"])
             placed.append((x, self._free(x, y, point, placed, -1), point))
         lifted: list[tuple[float, float, Row]] = []  # what fell below the axis is pushed up again
         for x, y, point in reversed(placed):
             lifted.append((x, self._free(x, max(LINE / 2, y), point, lifted, 1), point))
-        return [{**point, "y": self.bottom + y * self.height} for _, y, point in lifted]
+        return [{**point, "y": self.bottom + y * self.height, "align": "left"} for _, y, point in lifted]
+
+    def around(self, named: Sequence[Row], points: Sequence[Row]) -> list[dict[str, Any]]:
+        """Return a name beside each lone point of `named`, that of this mixer first."""
+        lines = {name: self._share(points[0]["x"], value)[1] for name, value in self.lines.items()}
+        thin = [Box(0, y, 1, y) for y in lines.values()]
+        for point in points:
+            if point.get("low") is not None:
+                (x, low), (_, high) = (self._share(point["x"], point[end]) for end in ("low", "high"))
+                thin.append(Box(x, low, x, high))
+        there = [Box(0, y, length_of(name), y + LINE) for name, y in lines.items()]
+        dots = [dot(*self._share(point["x"], point["y"])) for point in points]
+        first = sorted(named, key=lambda one: (not one["mine"], -one["y"]))
+        names = [(point["series"], *self._share(point["x"], point["y"])) for point in first]
+        found = zip(first, places(names, dots, thin, there), strict=True)
+        return [
+            {**point, "y": self.bottom + each.y * self.height, "align": each.align, "at": point["y"], "far": each.far}
+            for point, each in found
+        ]
+
+    def _share(self, x: float, y: float) -> tuple[float, float]:
+        return (self._x(x) - self.left) / self.width, (y - self.bottom) / self.height
 
     @staticmethod
     def _free(x: float, y: float, point: Row, placed: Sequence[tuple[float, float, Row]], way: int) -> float:
         """Return the next height, up or down, at which a name stands on none of those placed before."""
         for start, taken, other in placed:  # in the order of their heights, so that one pass is enough
-            clear = start > x + LETTER * len(point["series"]) or x > start + LETTER * len(other["series"])
+            clear = start > x + length_of(point["series"]) or x > start + length_of(other["series"])
             if not clear and abs(y - taken) < LINE:
                 y = taken + way * LINE
         return y

@@ -67,6 +67,31 @@ def speeds(words: Iterable[str], device: torch.device, *, by_length: Collection[
     """Time one layer of each mixer, all of them in every round; `by_length` are those that are also timed at other
     lengths, and whose memory is counted."""
     tokens = BATCH * LENGTH
+    runs, longer = _timed(words, device, by_length=by_length)
+    took = _seconds(runs, device)
+
+    def rates(word: str, way: Any) -> list[float]:
+        return [(DECODED if way == "decoded" else tokens) / seconds for seconds in took[word, way]]
+
+    found = {}
+    for word in dict.fromkeys(word for word, _ in runs):
+        rounds = {way: rates(word, way) for way in ("trained", "decoded")}
+        own = [length for of, length in longer if of == word]
+        at = {length: median(rates(word, "trained" if length == LENGTH else length)) for length in own}
+        kept = {length: kept_bytes(*longer[word, length]) for length in own}
+        found[word] = Speed(median(rounds["trained"]), median(rounds["decoded"]), at, kept, rounds)
+    return found
+
+
+Layer = tuple[MixerModule, Tensor]
+"""With what it is given."""
+
+
+def _timed(
+    words: Iterable[str], device: torch.device, *, by_length: Collection[str]
+) -> tuple[dict[tuple[str, Any], Callable[[], None]], dict[tuple[str, int], Layer]]:
+    """Return what is timed, by mixer and way or length, and the layers of those that are timed at all lengths."""
+    tokens = BATCH * LENGTH
     lengths = [length for length in LENGTHS if length <= tokens]
     made = {word: _layer(word, BATCH, LENGTH, device) for word in words}
     longer = {
@@ -79,19 +104,7 @@ def speeds(words: Iterable[str], device: torch.device, *, by_length: Collection[
     for word, (layer, x) in made.items():
         runs |= {(word, "trained"): partial(_train, layer, x), (word, "decoded"): partial(_decode, layer, x)}
     runs |= {key: partial(_train, *pair) for key, pair in longer.items() if key[1] != LENGTH}
-    took = _seconds(runs, device)
-
-    def rates(word: str, way: Any) -> list[float]:
-        return [(DECODED if way == "decoded" else tokens) / seconds for seconds in took[word, way]]
-
-    found = {}
-    for word in made:
-        rounds = {way: rates(word, way) for way in ("trained", "decoded")}
-        own = [length for of, length in longer if of == word]
-        at = {length: median(rates(word, "trained" if length == LENGTH else length)) for length in own}
-        kept = {length: kept_bytes(*longer[word, length]) for length in own}
-        found[word] = Speed(median(rounds["trained"]), median(rounds["decoded"]), at, kept, rounds)
-    return found
+    return runs, longer
 
 
 def kept_bytes(layer: nn.Module, x: Float[Tensor, "batch time d_model"]) -> float:
@@ -112,7 +125,7 @@ def kept_bytes(layer: nn.Module, x: Float[Tensor, "batch time d_model"]) -> floa
     return sum(sizes.values()) / (x.shape[0] * x.shape[1])
 
 
-def _layer(mixer: str, batch: int, length: int, device: torch.device) -> tuple[MixerModule, Tensor]:
+def _layer(mixer: str, batch: int, length: int, device: torch.device) -> Layer:
     with initialised_from(0, "speed"):
         layer = mixers.parse(mixer).build(WIDTH, length).to(device)
     return layer, torch.randn(batch, length, WIDTH, generator=stream(0, "speed", device=device), device=device)
@@ -148,8 +161,14 @@ def _seconds(runs: Mapping[Key, Callable[[], None]], device: torch.device) -> di
 
 FORWARD = 1 / 3
 """What a forward pass takes of a training step."""
-TIMED = 4
-"""Training steps that are timed for an estimate, of every part of a mixture, after those that warm up."""
+TIMED, ENOUGH = 4, 0.5
+"""Training steps that are timed for an estimate, of every part of a mixture, after those that warm up; on a CPU no more
+once they have taken so many seconds."""
+LARGEST, SCORED = 2**16, 2**18
+"""On a CPU, a step of more work than this (tokens times layers times width) is timed with fewer sequences; and as much
+is scored, of each length, to time the tests of a run. Scoring has larger batches, so less of it says less."""
+STARTING, DRAWING = 1.5, 1.0
+"""Seconds until workers have imported what they need, and for the page of a card, on two ARM cores."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +181,19 @@ class Expected:
     """Every rate trained in full, one more beyond the grid, and all again for twice as long."""
 
 
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of one model."""
+
+    step: float
+    """A training step, with its share of a validation."""
+    tests: float
+    """What a run is scored on when it is trained, at its own length and at others."""
+
+    def of(self, steps: float, runs: float) -> float:
+        return self.step * steps + self.tests * runs
+
+
 def expected(
     tier: Tier,
     question: Question,
@@ -172,29 +204,43 @@ def expected(
 ) -> Expected:
     """Estimate from a few training steps what a question will take, but for what is `known`; `missing` are the trials
     that will surely be computed."""
-    per_step = _seconds_per_step(tier, question, mixer, device, together=device.type == "cuda")
+    pace = pace_of(tier, question, mixer, device, together=device.type == "cuda")
     rates, seeds = len(question.rates), len(tier.seeds_of(mixer))
-    least = rates / SCREENING + KEPT + seeds
-    most = rates / SCREENING + rates + 1 + seeds + (2 * seeds if question.goal is not None else 0)
-    done, sure = (sum(trial.steps for trial in trials) for trials in (known, missing))
-    left = (max(sure, runs * question.steps - done) for runs in (least, most))
-    return Expected(*(steps * per_step for steps in left))
+    again = seeds if question.goal is not None else 0
+    # How many trainings in full the runs amount to, and how many runs they are.
+    least = rates / SCREENING + KEPT + seeds, rates + KEPT + seeds
+    most = rates / SCREENING + rates + 1 + seeds + 2 * again, 2 * rates + 1 + seeds + again
+    sure = pace.of(sum(trial.steps for trial in missing), len(missing))
+    done = pace.of(sum(trial.steps for trial in known), len(known))
+    return Expected(*(max(sure, pace.of(full * question.steps, runs) - done) for full, runs in (least, most)))
 
 
 def seconds(tier: Tier, question: Question, mixer: str, device: torch.device, trials: Sequence[Trial]) -> float:
     """Estimate what some runs of a mixer will take."""
-    per_step = _seconds_per_step(tier, question, mixer, device, together=device.type == "cuda")
-    return per_step * sum(trial.steps for trial in trials)
+    pace = pace_of(tier, question, mixer, device, together=device.type == "cuda")
+    return pace.of(sum(trial.steps for trial in trials), len(trials))
 
 
-def _seconds_per_step(tier: Tier, question: Question, mixer: str, device: torch.device, *, together: bool) -> float:
-    """Time a training step, with its share of a validation: of one model, or of as many `together` as the tier has
-    seeds, divided by their number: a GPU trains them as one program."""
+def fixed_seconds(mine: Sequence[str], words: Sequence[str], device: torch.device) -> float:
+    """Estimate what a card takes beside its runs, on a CPU: to start workers, to time the layers of all mixers, from
+    one round of that, and to draw the pages."""
+    begin = time.perf_counter()
+    for run in _timed(words, device, by_length=[word for word in words if word in (*mine, *ANCHORS)])[0].values():
+        with suppress(Exception):  # it fails again where it is timed, and says so
+            run()
+    return STARTING + (REPEATS + 1) * (time.perf_counter() - begin) + DRAWING * len(mine)
+
+
+def pace_of(tier: Tier, question: Question, mixer: str, device: torch.device, *, together: bool) -> Pace:
+    """Time a few training steps of one model, with as few sequences as LARGEST says, and a few of the sequences that it
+    is scored on; or of as many models `together` as the tier has seeds, divided by their number: a GPU trains them as
+    one program."""
     from assay.studies.icl.icl import InContext
-    from assay.studies.icl.training import build
+    from assay.studies.icl.training import build, scored_on
 
+    batch = question.batch if together else max(1, min(question.batch, question.batch * LARGEST // question.work))
     given = question.options(mixer, rate=question.rates[0], seed=0, steps=1)
-    given["train"] |= {"validate_every": 1, "curriculum": 0.0, "stop_at": 0.0}
+    given["train"] |= {"validate_every": 1, "curriculum": 0.0, "stop_at": 0.0, "micro_batch_size": batch}
     study = configure(studies["icl"], None, given)
     assert isinstance(study, InContext)
     parts = len(study.task.parts())
@@ -202,13 +248,44 @@ def _seconds_per_step(tier: Tier, question: Question, mixer: str, device: torch.
     train = replace(study.train, max_steps=before + parts * TIMED)
     seeds = tier.seeds if together else tier.seeds[:1]
     models = [build(study.model, study.task, seed).to(device) for seed in seeds]
-    times = []
-    for _ in _trainer(models, study.task, train, study.optimizer, seeds).run():
-        if device.type == "cuda":
+    trainer = _trainer(models, study.task, train, study.optimizer, seeds)
+    step = _seconds_per_step(trainer, before, parts) * question.batch / batch / len(seeds)
+    if together:
+        validation, tests = step * question.eval_size / question.batch * FORWARD, 0.0
+    else:
+        rounds = scored_on(study.model, study.task, question.eval_size)
+        tokens = SCORED * question.batch * study.task.shape().length // question.work
+        validation, *longer = (_seconds_to_score(trainer, task, size, tokens) for task, size in rounds)
+        tests = validation + sum(longer)
+    return Pace(step + validation / question.every, tests)
+
+
+def _seconds_per_step(trainer: Trainer, before: int, parts: int) -> float:
+    """Time a training step, after `before` that warm up, as often for each of the `parts` of a mixture."""
+    times: list[float] = []
+    for _ in trainer.run():
+        if trainer.device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter())
-    validation = question.eval_size / question.batch * FORWARD  # in training steps
-    return (times[-1] - times[before - 1]) / (parts * TIMED) / len(seeds) * (1 + validation / question.every)
+        timed, took = len(times) - before, times[-1] - times[min(before, len(times)) - 1]
+        if trainer.device.type == "cpu" and timed > 0 and timed % parts == 0 and took >= ENOUGH:
+            break
+    return (times[-1] - times[before - 1]) / (len(times) - before)
+
+
+def _seconds_to_score(trainer: Trainer, task: Task, size: int, tokens: int) -> float:
+    """Time the scoring of `size` sequences by that of a few, about so many `tokens`."""
+    from assay.studies.icl.scoring import score
+
+    parts, rng = len(task.scored_parts()), stream(0, "speed", device=trainer.device)
+    few = min(size, max(parts, tokens // task.shape().length))
+    try:
+        for sequences in (parts, few):  # the first warms up, and may read a text
+            begin = time.perf_counter()
+            score(trainer.answers, task, size=sequences, rngs=[rng])
+    except Exception:  # noqa: BLE001 - a mixer may fail at a length, and its runs say so
+        return 0.0
+    return (time.perf_counter() - begin) * size / few
 
 
 def _trainer(

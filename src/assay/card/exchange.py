@@ -36,6 +36,12 @@ MEASURED_THERE = ("speed", "anchors", "shipped")
 
 def read_card(path: Path) -> dict[str, Any]:
     """Read one card from a JSON file, which `assay card --json` writes as a list of one."""
+    if path.suffix in (".html", ".svg"):  # what is written beside it: the page and the badge
+        beside = path.with_suffix(".json")
+        told = (
+            f"give '{beside}'" if beside.is_file() else f"there is no '{beside}'; `assay card NAME --json` prints one"
+        )
+        raise UserError(f"'{path}' is a card to look at, and the JSON beside it is wanted: {told}.")
     try:
         found = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError) as error:

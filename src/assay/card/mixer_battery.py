@@ -11,10 +11,11 @@ from assay.card import protocol
 from assay.card.anchors import first_trials
 from assay.card.battery import Asked, Trial
 from assay.card.card import Card
-from assay.card.cost import Expected, expected, seconds
+from assay.card.cost import Expected, expected, fixed_seconds, seconds
 from assay.card.making import made, shipped_answers
 from assay.card.own_text import with_text
 from assay.card.page import page
+from assay.card.protocol import KEPT
 from assay.card.question import Tier
 from assay.card.request import Request, next_to
 from assay.card.running import Runner, placed, reader
@@ -26,9 +27,13 @@ from assay.core.foreign import source_of
 from assay.core.run import Record
 from assay.mixers import mixers
 from assay.nn.random import stream
+from assay.report.progress import say
 from assay.tasks import tasks
 from assay.train.device import activate
 from assay.train.numerics import numerics_for
+
+MINUTE = 60
+"""A smaller budget may be a number that was meant as minutes."""
 
 
 def runner_of(request: Request, mine: Sequence[str]) -> Runner:
@@ -100,15 +105,16 @@ def battery_of(request: Request, mine: Sequence[str]) -> "MixerBattery":
 
 
 def _layout(mine: Sequence[str]) -> list[str]:
-    """Say what a mixer lacks that most of the field has, and what its models get instead."""
+    """Say what a mixer lacks that most of the field has, and what its models get instead. No note begins with a name:
+    a page begins it with a capital."""
     plain = [word for word in mine if not getattr(mixers.parse(word), "conv", 1)]
     blind = [word for word in mine if not mixers.parse(word).tells_order()]
     told = []
     if plain:
-        lacks = f"{', '.join(plain)}: no short convolution, which most of the field has"
+        lacks = f"no short convolution, which most of the field has: {', '.join(plain)}"
         told.append(f"{lacks}; {_typed(plain[0])}:conv=4 has one")
     if blind:
-        told.append(f"{', '.join(blind)}: blind to order, so models get a table of positions, but in parity")
+        told.append(f"blind to order: {', '.join(blind)}; models get a table of positions, but in parity")
     return told
 
 
@@ -159,9 +165,13 @@ class MixerBattery:
 
         kept = tuple(q for q in tier.questions if all(whole(mixer, q.name) for mixer in self.mine))
         if not kept:
+            names = {word.partition(":")[0] for word in self.mine}
+            every = dict.fromkeys(chain(*self.runner.field().values()))
+            others = [word for word in every if word.partition(":")[0] in names and word not in self.mine]
+            ships = f"Records of {', '.join(others)} ship: ask for that. " if others else ""
             raise UserError(
-                f"no question has all its records for {', '.join(self.mine)}: leave --stored out to train. Records "
-                "belong to the exact text of a file, comments too, and runs that failed count as missing."
+                f"no question has all its records for {', '.join(self.mine)}: leave --stored out to train. {ships}"
+                "Records belong to the exact text of a file, comments too, and runs that failed count as missing."
             )
         out = [q.name for q in tier.questions if q not in kept]
         told = [f"left out, since their records are not all here: {', '.join(out)}"] if out else []
@@ -175,11 +185,13 @@ class MixerBattery:
         """Leave out the last questions of a tier until the rest is expected to fit, and keep at least one, with a note
         where that one may not fit either."""
         took = self._expected()
-        tier, left, notes = self.runner.tier, budget, list(self.notes)
+        fixed = self._fixed(took)
+        tier, left, notes = self.runner.tier, budget - fixed, list(self.notes)
         first = tier.questions[0].name
-        if took[first].most > budget:
-            told = _spell(took[first])
-            notes.append(f"{first} alone may take longer than the budget, and is asked all the same: {told}")
+        if took[first].most > left:
+            given = duration(budget) + (f"; did you mean {budget:g}m?" if budget < MINUTE else "")
+            told = f"{first} alone may take longer than the budget ({given}), and is asked all the same"
+            notes.append(f"{told}: {_spell(took[first])}")
         for place, question in enumerate(tier.questions):
             left -= took[question.name].most
             if left < 0 and place:
@@ -210,10 +222,20 @@ class MixerBattery:
         return self._in_all(took) if any(each.most for each in took.values()) else ""
 
     def _in_all(self, took: Mapping[str, Expected]) -> str:
-        whole = Expected(*(sum(getattr(each, end) for each in took.values()) for end in ("least", "most")))
-        busy = " in all, if the machine stays as busy as it is" if whole.most else ""
+        fixed = self._fixed(took)
+        whole = Expected(*(fixed + sum(getattr(each, end) for each in took.values()) for end in ("least", "most")))
+        busy = " in all, by a few steps timed now, if the machine stays as busy as it is" if whole.most else ""
         told = f"for {', '.join(self.mine)}: {_spell(whole)}{busy}"
         return f"{told}; {self.runner.tier.says}"
+
+    def _fixed(self, took: Mapping[str, Expected]) -> float:
+        """Return the seconds that the cards take beside their runs; 0 where there are none, and on a GPU, where to time
+        the layers compiles their kernels."""
+        if not any(each.most for each in took.values()) or self.runner.trains_together:
+            return 0.0
+        with activate(self.runner.numerics) as device:
+            every = dict.fromkeys([*self.mine, *chain(*self.field.values())])
+            return fixed_seconds(self.mine, list(every), device)
 
     def _expected(self) -> dict[str, Expected]:
         """Return the seconds that each question will take here, from a few training steps, over the workers there are:
@@ -229,8 +251,11 @@ class MixerBattery:
         anchors = self._anchors_to_train()
         if not any(lacking.values()) and not anchors:
             return dict.fromkeys(lacking, Expected(0.0, 0.0))  # also where the device of the records is not here
+        say("timing a few steps of every question and mixer that is to be trained")
         with activate(runner.numerics) as device:
-            at_once = 1 if runner.trains_together else runner.execution.workers or os.cpu_count() or 1
+            # A round of one question and one mixer has about as many runs as rates are kept, or seeds.
+            most = max(KEPT * sum(map(len, lacking.values())), len(anchors))
+            at_once = 1 if runner.trains_together else min(most, runner.execution.workers or os.cpu_count() or 1)
             found = {
                 q.name: [expected(runner.tier, q, mixer, device, *state) for mixer, state in lacking[q.name].items()]
                 for q in runner.tier.questions

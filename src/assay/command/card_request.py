@@ -53,9 +53,16 @@ def request_of(args: argparse.Namespace) -> "Request":
     placing = {key: getattr(args, key) for key in PLACING if getattr(args, key) is not None}
     # A store of its own: rates that were tried for a card are no results of the study that trains them.
     placing["out"] = str(Path(args.out) / "card")
-    vs = [word for words in args.vs or () for word in words.split(",") if word]
-    more = {key: getattr(args, key) for key in ("stored", "budget", "seeds", "text", "questions") if hasattr(args, key)}
+    vs = _listed(args.vs or ())
+    more = {key: getattr(args, key) for key in ("stored", "budget", "seeds", "text") if hasattr(args, key)}
+    if asked := getattr(args, "questions", None):
+        more["questions"] = _listed(asked) or asked  # of commas alone: they are no question, and are told of
     return Request(computed, vs=vs, own=args.own_baselines, tier=args.tier, placing=placing, **more)
+
+
+def _listed(words: Sequence[str]) -> list[str]:
+    """Return the words of a list, between which there are spaces or commas."""
+    return [each for word in words for each in word.split(",") if each]
 
 
 def seconds(word: str) -> float:

@@ -213,9 +213,21 @@ def _longer(trainer: Trainer, shared: Setting, runs: Sequence[Run]) -> list[dict
         return [{} for _ in runs]
     found = {}
     for length, task in versions.items():
-        size = min(shared.eval_size, max(1, TOKENS // length))
+        size = _size(length, shared.eval_size)
         found[length] = _scored(trainer, task, size, runs, f"length {length}")
     return [{"by_length": {str(n): scores[i]["accuracy"] for n, scores in found.items()}} for i in range(len(runs))]
+
+
+def _size(length: int, eval_size: int) -> int:
+    return min(eval_size, max(1, TOKENS // length))
+
+
+def scored_on(model: SequenceModel, task: Task, eval_size: int) -> list[tuple[Task, int]]:
+    """Return the tasks that a model is scored on when it is trained, each with the number of sequences: its own first,
+    on as many as at a validation."""
+    own, unseen = [(task.held_out("test"), eval_size)], task.unseen()
+    longer = [(each, _size(length, eval_size)) for length, each in _versions(model, task).items()]
+    return [*own, *longer, *([(unseen, eval_size)] if unseen else [])]
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,82 @@
+"""Names beside the points of a plot stand where they cover least: right or left of their point, and a little up or
+down. Everything is in shares of the plot's width and height, from its lower left."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+LETTER, LINE, GAP = 0.0195, 0.062, 0.022
+"""The width of a bold letter, the height of a name, and what lies between a point and its name, in a plot of the usual
+size."""
+Side = Literal["left", "right"]
+"""The end of a name that is at its point."""
+SIDES: tuple[Side, ...] = ("left", "right")
+STEPS, FAR = range(-12, 13), 0.4
+"""How far up or down a name may stand, in half lines, and what each of them counts: to cover a line counts 1."""
+DOT = 0.01, 0.018
+"""How far a point reaches to either side, and up and down."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle, or a line or a point."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def meets(self, other: "Box") -> bool:
+        across = self.left < other.right and other.left < self.right
+        return across and self.bottom < other.top and other.bottom < self.top
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a name stands: which end of it is at the point, its height, how far that is off, and what it covers."""
+
+    align: Side
+    y: float
+    steps: int
+    box: Box
+
+    @property
+    def far(self) -> bool:
+        """Whether it needs a line to its point."""
+        return abs(self.steps) > 2
+
+
+def dot(x: float, y: float) -> Box:
+    return Box(x - DOT[0], y - DOT[1], x + DOT[0], y + DOT[1])
+
+
+def length_of(name: str) -> float:
+    return LETTER * len(name)
+
+
+def places(
+    named: Sequence[tuple[str, float, float]], points: Sequence[Box], thin: Sequence[Box], names: Sequence[Box]
+) -> list[Place]:
+    """Place each name, one after the other, beside its x and y: on no other name (`names` are there before), if that
+    can be, on few points, and then on few thin lines."""
+    found: list[Place] = []
+    taken = list(names)
+
+    def cost(place: Place) -> float:
+        box = place.box
+        outside = box.left < -GAP or box.bottom < 0 or box.right > 1 or box.top > 1
+        covered = 10 * sum(map(box.meets, taken)) + 3 * sum(map(box.meets, points)) + sum(map(box.meets, thin))
+        return 100 * outside + covered + FAR * abs(place.steps)
+
+    for name, x, y in named:
+        tried = [_place(name, x, y, steps, side) for steps in STEPS for side in SIDES]
+        best = min(tried, key=cost)
+        taken.append(best.box)
+        found.append(best)
+    return found
+
+
+def _place(name: str, x: float, y: float, steps: int, align: Side) -> Place:
+    start = x + GAP / 2 if align == "left" else x - GAP - length_of(name)
+    end, middle = start + length_of(name) + GAP / 2, y + steps * LINE / 2
+    return Place(align, middle, steps, Box(start, middle - LINE / 2, end, middle + LINE / 2))
