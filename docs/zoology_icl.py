@@ -49,7 +49,8 @@ def block() -> str:
     above, below = list(PUBLISHED)[3:5]
     said = [
         f"`gated_delta_net` {scored(short_again['gated_delta_net'])} after 156M tokens (rate "
-        f"{chosen_rate(short_again['gated_delta_net'])}) and {scored(long_again['gated_delta_net'])} after 311M",
+        f"{chosen_rate(short_again['gated_delta_net'])}) and {scored(long_again['gated_delta_net'])} after 311M (rate "
+        f"{chosen_rate(long_again['gated_delta_net'])})",
         f"`{below}` {scored(long_again[below])} after 311M, where `{above}` less `{below}` is "
         f"{difference(long_again[above], long_again[below])}",
     ]
