@@ -115,6 +115,19 @@ def test_a_bar_expects_no_run_to_end_sooner_than_its_own_pace_says(monkeypatch: 
         assert told[-1] == "5 s"
 
 
+def test_a_bar_counts_a_run_once_it_is_over_and_not_while_it_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, object]] = []
+    monkeypatch.setattr("rich.progress.Task.time_remaining", property(lambda task: 9.0))
+    monkeypatch.setattr("rich.progress.Progress.update", lambda bar, task, **given: told.append(given))
+    other = Run("toy", {"x": 2}, 0, {})
+    with progress._bar({SLOW.id: "toy x=1", other.id: "toy x=2"}, 2) as watch:
+        for run in (SLOW, other):
+            watch(Event("progress", run, progress=Progress(run, 3000, 3000)))
+        assert told[-2]["finished"] == 0 and told[-1]["left"] == "?", "nobody knows how long the scores take"
+        watch(Event("stored", other, record=Record(other, "done", {})))
+        assert told[-2]["finished"] == 1 and told[-1]["left"] == "9 s"
+
+
 def test_a_long_name_is_cut_in_its_middle_so_that_count_and_time_stay() -> None:
     name = "icl selective_copying my_mixer swiglu task.input_seq_len=32 optimizer.lr=0.03 seed=1  accuracy 0.26"
     assert progress.cut(name, 200) == name and progress.cut(name, 0) == ""

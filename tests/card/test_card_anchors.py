@@ -157,7 +157,7 @@ def test_a_field_that_ships_is_not_trained_but_for_its_anchors(field: Path, cli:
     code, _, err = cli("card", "mesa", "--vs", "gru", "--stored", "--executor", "serial", "--out", "fresh")
     assert code == 2 and "no question has all its records for mesa" in err and not Path("fresh/.store").exists()
     code, _, err = cli("card", "linear_attention:conv=4", "--vs", "gru", "--stored", "--executor", "serial")
-    assert code == 2 and "Records of linear_attention ship: ask for that." in err, "the same with other options"
+    assert code == 2 and "Those of linear_attention ship: ask for that" in err, "the same with other options"
     assert "linear_attention †" in out and "† records that ship" in out
     page = Path("fresh/card/gru.html").read_text()
     assert "gru †" in page and "class GRU" in page, "its file stands on the page too"

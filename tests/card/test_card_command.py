@@ -118,7 +118,8 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     first, _, rest = page.partition("A diamond is twin")
     assert "not told apart from gru" in rest and "not told apart from gru" not in first, "one screen says it in short"
     assert rest.count("Certificate: recipe: ") == 1
-    assert "twin; twin.py:conv=4 has one" in page and "Twin: " not in page, "a sentence does not change a name"
+    assert "Without a short convolution: twin; most of the field has one, as twin.py:conv=4." in page
+    assert "Twin: " not in page, "a sentence does not change a name"
     svg = ElementTree.fromstring((tmp_path / "results/card/twin.vs.svg").read_text())
     told = "".join(svg.itertext())
     assert "twin: recall 1-2 of 2" in told, told
@@ -314,10 +315,11 @@ def test_a_budget_that_no_question_fits_is_said(cli: Cli, monkeypatch: pytest.Mo
     slow, second = replace(TOY.questions[0], steps=10**9), replace(TOY.questions[0], name="copy")
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(slow, second))})
     code, _, err = cli("card", "gru", "--vs", "gru", "--budget", "100s", "--dry-run")
-    assert code == 0 and "recall alone may take longer than the budget (2 min), and is asked all the same: " in err, err
+    assert code == 0 and "recall alone may take longer than the budget (2 min): " in err, err
     assert "left out, to stay within the budget: copy" in err
     _, _, err = cli("card", "gru", "--vs", "gru", "--budget", "6", "--dry-run")
-    assert "recall alone may take longer than the budget (6 s; did you mean 6m?), and is asked all the same: " in err
+    assert "recall alone may take longer than the budget (6 s; did you mean 6m?): " in err
+    assert err.count("timing a few steps") == 1, "what the budget and the plan say rests on one timing"
 
 
 def test_what_was_left_out_stands_on_the_page_too(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +339,7 @@ def test_while_it_trains_it_says_how_long_what_for_and_of_which_question() -> No
     said = (MADE["card"] / "said").read_text().splitlines()
     rounds = [line.partition(":")[0] for line in said if " planned, " in line]
     assert said[0] == "twin keeps every promise of mixers", said
-    assert said[1] == "no short convolution, which most of the field has: twin; twin.py:conv=4 has one", said
+    assert said[1] == "without a short convolution: twin; most of the field has one, as twin.py:conv=4", said
     assert said[2].startswith("timing a few steps"), said
     assert re.fullmatch(r"for twin: .+ in all, by .+, if .+; toy", said[3]), said
     assert rounds[:2] == ["round 1 of 5, rates at a third of the steps", "round 2 of 5, the best rates in full"], rounds

@@ -10,7 +10,7 @@ from card_toys import TRIED
 
 from assay.card.anchors import Agreement
 from assay.card.battery import Answer, Bounds
-from assay.card.card import Card
+from assay.card.card import Card, _ratio
 from assay.card.charts import _Plane, beside
 from assay.card.cost import Speed
 from assay.card.judge import line
@@ -21,6 +21,10 @@ from assay.card.question import Question, Tier
 QUESTION = Question("recall", "recalls 16 pairs", "mqar")
 TIER = Tier("smoke", "smoke: large differences only", (0, 1), (QUESTION,))
 BOUNDS = Bounds(0.1, 1.0)
+
+
+def test_a_ratio_has_no_power_of_ten() -> None:
+    assert [_ratio(value) for value in (0.6231, 37.4, 99.6, 256.4, 2561.0)] == ["0.62", "37", "100", "256", "2,561"]
 
 
 def answered(name: str, *scores: float, params: int = 100, state: int = 10, longer: Sequence[float] = ()) -> Answer:

@@ -242,7 +242,7 @@ class Card:
         parts = []
         for length, size in mine.items():
             theirs = {name: self.speeds[name].kept.get(length) for name in self._others()}
-            beside = ", ".join(f"{size / its:.2g} x {name}" for name, its in theirs.items() if its)
+            beside = ", ".join(f"{_ratio(size / its)} x {name}" for name, its in theirs.items() if its)
             parts.append(f"{size / 1000:.3g} kB at {length:,} tokens{f' ({beside})' if beside else ''}")
         return [f"kept for the backward pass, per token: {'; '.join(parts)}"] if parts else []
 
@@ -256,9 +256,14 @@ def _times(ratio: Interval, name: str) -> str:
     """`0.62 x gru (0.55 to 0.7)`; where rounds lie far apart, `0.5 to 1.1 x gru`."""
     low, high = ratio.low, ratio.high
     if low is None or high is None or low == high:
-        return f"{ratio.mean:.2g} x {name}"
-    span = f"{low:.2g} to {high:.2g}"
-    return f"{span} x {name}" if high > APART * low else f"{ratio.mean:.2g} x {name} ({span})"
+        return f"{_ratio(ratio.mean)} x {name}"
+    span = f"{_ratio(low)} to {_ratio(high)}"
+    return f"{span} x {name}" if high > APART * low else f"{_ratio(ratio.mean)} x {name} ({span})"
+
+
+def _ratio(value: float) -> str:
+    """`0.62`, `37`, `256`: two digits, and no power of ten."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"
 
 
 def screen(head: str, short: str, table: Table, *, told: Sequence[str], verdicts: Sequence[str], width: int) -> str:

@@ -111,8 +111,9 @@ def _layout(mine: Sequence[str]) -> list[str]:
     blind = [word for word in mine if not mixers.parse(word).tells_order()]
     told = []
     if plain:
-        lacks = f"no short convolution, which most of the field has: {', '.join(plain)}"
-        told.append(f"{lacks}; {_typed(plain[0])}:conv=4 has one")
+        told.append(
+            f"without a short convolution: {', '.join(plain)}; most of the field has one, as {_typed(plain[0])}:conv=4"
+        )
     if blind:
         told.append(f"blind to order: {', '.join(blind)}; models get a table of positions, but in parity")
     return told
@@ -136,6 +137,10 @@ class MixerBattery:
     field: Asked
     notes: Sequence[str] = ()
     _found: dict[Trial, Record] = dataclasses.field(default_factory=dict)
+    _took: Mapping[str, Expected] | None = None
+    """What every question is expected to take, where that was timed before some of them were left out."""
+    _beside: float | None = None
+    """And what the cards take beside their runs."""
 
     @property
     def out(self) -> Path:
@@ -168,11 +173,14 @@ class MixerBattery:
             names = {word.partition(":")[0] for word in self.mine}
             every = dict.fromkeys(chain(*self.runner.field().values()))
             others = [word for word in every if word.partition(":")[0] in names and word not in self.mine]
-            ships = f"Records of {', '.join(others)} ship: ask for that. " if others else ""
-            raise UserError(
-                f"no question has all its records for {', '.join(self.mine)}: leave --stored out to train. {ships}"
-                "Records belong to the exact text of a file, comments too, and runs that failed count as missing."
-            )
+            if others:
+                way = f"Those of {', '.join(others)} ship: ask for that, or leave --stored out to train."
+            else:
+                way = (
+                    "Leave --stored out to train. Records belong to the exact text of a file, comments too, and runs "
+                    "that failed count as missing."
+                )
+            raise UserError(f"no question has all its records for {', '.join(self.mine)}. {way}")
         out = [q.name for q in tier.questions if q not in kept]
         told = [f"left out, since their records are not all here: {', '.join(out)}"] if out else []
         beside = {q.name: [mixer for mixer in self.field[q.name] if whole(mixer, q.name)] for q in kept}
@@ -190,16 +198,16 @@ class MixerBattery:
         first = tier.questions[0].name
         if took[first].most > left:
             given = duration(budget) + (f"; did you mean {budget:g}m?" if budget < MINUTE else "")
-            told = f"{first} alone may take longer than the budget ({given}), and is asked all the same"
-            notes.append(f"{told}: {_spell(took[first])}")
+            say(f"{first} alone may take longer than the budget ({given}): {_spell(took[first])}")
+            say("a card needs a question, so it is asked all the same")
         for place, question in enumerate(tier.questions):
             left -= took[question.name].most
             if left < 0 and place:
                 kept, out = tier.questions[:place], [each.name for each in tier.questions[place:]]
                 notes.append(f"left out, to stay within the budget: {', '.join(out)}")
                 runner = replace(self.runner, tier=replace(tier, questions=kept))
-                return replace(self, runner=runner, notes=notes)
-        return replace(self, notes=notes)
+                return replace(self, runner=runner, notes=notes, _took=took, _beside=fixed)
+        return replace(self, notes=notes, _took=took, _beside=fixed)
 
     def plan(self) -> list[str]:
         """Say what would be run: the rounds of every question, and about how long they take here."""
@@ -233,6 +241,8 @@ class MixerBattery:
         the layers compiles their kernels."""
         if not any(each.most for each in took.values()) or self.runner.trains_together:
             return 0.0
+        if self._beside is not None:
+            return self._beside
         with activate(self.runner.numerics) as device:
             every = dict.fromkeys([*self.mine, *chain(*self.field.values())])
             return fixed_seconds(self.mine, list(every), device)
@@ -242,6 +252,8 @@ class MixerBattery:
         of every mixer that is asked, and of the anchors where shipped records are compared, and only for runs that are
         neither stored nor shipped."""
         runner = self.runner
+        if self._took is not None:
+            return {q.name: self._took[q.name] for q in runner.tier.questions}
         lacking = {
             q.name: {
                 mixer: state for mixer in (*self.mine, *self.field[q.name]) if (state := runner.known(mixer, q.name))[1]

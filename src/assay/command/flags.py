@@ -166,6 +166,15 @@ def flag_of(option: Option, held: Any) -> str:
     return f"--{holder}{dot}{'no_' if held is True else ''}{name}"
 
 
+def _choice(word: str, parts: Sequence[Any]) -> str:
+    """Says how a plug-in is chosen, where a word names one: `delta_net` is `model.seq_mixer:delta_net`."""
+    for option in (each for part in parts for each in plugin_options(type(part))):
+        registry = getattr(option.hint, "registry", None)
+        if registry and word.partition(":")[0] in registry.names():
+            return f"'{word}' is a {registry.kind}: write {option.path}:{word}."
+    return ""
+
+
 def refuse_unknown(
     prog: str, line: Line, parts: Sequence[Any], flags: Sequence[str] = (), words: Sequence[str] = ()
 ) -> None:
@@ -175,7 +184,7 @@ def refuse_unknown(
     said = [
         f"no flag '{word}'.{nearest(word, [*own, *flags])}"
         if word.startswith("--")
-        else f"'{word}' is not known, or belongs to no flag.{nearest(word, words)}"
+        else _choice(word, parts) or f"'{word}' is not known, or belongs to no flag.{nearest(word, words)}"
         for word in line.unknown
     ]
     if said:

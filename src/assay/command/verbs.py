@@ -183,7 +183,7 @@ def demo(words: list[str]) -> int:
     about = "What can a sequence mixer do, next to the field?"
     run(f"card {' '.join(CARD)}", about, card, [*CARD, "--out", args.out])
     print("\n" + _summary(found))
-    print("\nEach command above prints its tables. The page with all tables and charts:")
+    print("\nRepeat a command above to see its tables. The page with all tables and charts:")
     codes.append(report(["--out", args.out]))
     print("Next, with the README's mixer or your own in a file: assay card my_mixer.py")
     return max(codes)

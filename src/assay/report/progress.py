@@ -98,11 +98,12 @@ def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
     from rich.console import Console
 
     left, latest = rich.TextColumn("left {task.fields[left]}"), rich.TextColumn("{task.fields[latest]}", markup=False)
-    counted = rich.BarColumn(BAR), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()
-    columns, console = (*counted, left, latest), Console(stderr=True)
+    count = rich.TextColumn("{task.fields[finished]}/{task.total}")  # the bar has the shares of unfinished runs too
+    columns = rich.BarColumn(BAR), count, rich.TimeElapsedColumn(), left, latest
+    console = Console(stderr=True)
     taken = BAR + 2 * len(str(total)) + TIMES
     with rich.Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total, latest="", left=UNKNOWN)
+        task = bar.add_task("", total=total, finished=0, latest="", left=UNKNOWN)
         finished, partial, found = 0, dict[str, float](), _found_last()
         time_left, of_run = _time_left(), dict[str, float | None]()
 
@@ -117,10 +118,12 @@ def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
                 of_run.pop(event.run.id)
             text = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{found(event)}"
             text = cut(text.strip(), max(0, console.width - taken))
-            bar.update(task, completed=finished + sum(partial.values()), latest=text)
+            bar.update(task, completed=finished + sum(partial.values()), finished=finished, latest=text)
             # The pace of runs that are over says little of a longer one that is not.
             known = [seconds for seconds in (bar.tasks[0].time_remaining, *of_run.values()) if seconds is not None]
-            bar.update(task, left=duration(max(known)) if known else UNKNOWN)
+            # One that is trained is still scored, and how long that takes shows once the first run is over.
+            told = known and (finished or max(partial.values(), default=0.0) < 1)
+            bar.update(task, left=duration(max(known)) if told else UNKNOWN)
 
         yield watch
 
