@@ -44,7 +44,7 @@ def test_an_unreadable_file_is_one_message(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="cannot read the plug-in file"):
             read_source(path)
     (tmp_path / "my_mixer.py").touch()
-    with pytest.raises(UserError, match=r"there is no such file\. Did you mean 'my_mixer\.py'\?"):
+    with pytest.raises(UserError, match=r"No such file or directory\. Did you mean 'my_mixer\.py'\?"):
         read_source(tmp_path / "my_mixr.py")
     (tmp_path / "binary.py").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="not UTF-8"):

@@ -53,11 +53,11 @@ def read_source(path: str | Path) -> Source:
     try:
         text = io.TextIOWrapper(io.BytesIO(read_file(path)), encoding="utf-8").read()  # universal newlines
         return Source(str(path), text)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
         from assay.core.convert import nearest  # which imports this module
 
         close = nearest(Path(path).name, [each.name for each in Path(path).parent.glob("*.py")])
-        raise UserError(f"cannot read the plug-in file '{path}': there is no such file.{close}") from None
+        raise UserError(f"cannot read the plug-in file '{path}': {error.strerror}.{close}") from None
     except (OSError, ValueError) as error:  # not UTF-8
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read the plug-in file '{path}': {reason}. Give a Python file.") from None
