@@ -223,7 +223,7 @@ def test_the_page_says_which_records_kernels_with_a_fault_made(script: Callable[
     assert not older("card.standard") and not older("icl.again")
 
 
-@pytest.mark.parametrize("name", ["zoology", "reflections", "speed"])
+@pytest.mark.parametrize("name", ["zoology", "reflections", "speed", "mended"])
 def test_the_page_shows_the_tables_as_the_shipped_records_have_them(
     name: str, script: Callable[[str], ModuleType]
 ) -> None:
