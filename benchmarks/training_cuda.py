@@ -60,6 +60,8 @@ GOAL = 20e6
 TOGETHER, PROFILED, SHOWN = 15, 10, 15
 """Models of a program, its steps under the profiler, and the kernels that are told of it."""
 LENGTHS = (256, 1024, 4096)
+Found = dict[str, Any]
+"""What --json writes: each measurement adds its own."""
 WARM, TIMED, ROUNDS = 24, 50, 3
 """Steps before the clock starts, in which every graph is captured; steps of a round, and rounds, whose best counts."""
 
@@ -95,14 +97,14 @@ def compiled(label: str, length: int) -> None:
     trained(label, 1, length, rounds=0)
 
 
-def steps(given: argparse.Namespace) -> bool:
+def steps(given: argparse.Namespace, found: Found) -> bool:
     with ProcessPoolExecutor(len(given.mixers), mp_context=get_context("spawn")) as pool:
         for compiling in [pool.submit(compiled, label, given.length) for label in given.mixers]:
             compiling.exception()  # what fails here fails again below, and is told there
     met = []
     for label, layers in product(given.mixers, given.layers):
         speed = trained(label, layers, given.length)
-        given.found["steps"].append({"mixer": label, "layers": layers, "length": given.length, "tokens/s": speed})
+        found["steps"].append({"mixer": label, "layers": layers, "length": given.length, "tokens/s": speed})
         told = f"{label}, {layers} layer{'s' if layers > 1 else ''}: {speed / 1e6:.1f}M tokens/s, {speed / GOAL:.2f}"
         met.append(verdict(told, goal="20M, 1.0", met=speed >= GOAL))
     return all(met)
@@ -135,7 +137,7 @@ def scanned(run: Callable[..., tuple[Tensor, Tensor]], *given: Tensor) -> Times:
     return timed("", work)
 
 
-def beside_fla(given: argparse.Namespace) -> bool:
+def beside_fla(given: argparse.Namespace, found: Found) -> bool:
     if find_spec("fla") is None:
         print("fla: not measured, the package is not there", flush=True)
         return True
@@ -149,13 +151,13 @@ def beside_fla(given: argparse.Namespace) -> bool:
         with torch.autocast("cuda", dtype=torch.bfloat16):
             own, other = (scanned(getattr(module, f"{rule}_scan"), *tensors) for module in (ours, fla))
         ratio = other.best / own.best
-        given.found["fla"].append({"scan": rule, "length": length, "ours": own.best, "theirs": other.best})
+        found["fla"].append({"scan": rule, "length": length, "ours": own.best, "theirs": other.best})
         told = f"{rule}_scan, L = {length}: ours {own.best:.3f} ms, fla {other.best:.3f} ms, {ratio:.2f}"
         met.append(verdict(told, goal="1.0", met=ratio >= 1))
     return all(met)
 
 
-def kernels(given: argparse.Namespace) -> bool:
+def kernels(given: argparse.Namespace, found: Found) -> bool:
     task = tasks.parse("mqar:vocab_size=8192:input_seq_len=1024:num_kv_pairs=256:power_a=1:values=hidden")
     train = Train(max_steps=WARM + TIMED + PROFILED, micro_batch_size=16, validate_every=1)
     for label in given.mixers:
@@ -199,10 +201,9 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device: nothing is measured")
         return 0
-    found: dict[str, Any] = {**machine(), "steps": [], "fla": []}
-    given.found = found
+    found: Found = {**machine(), "steps": [], "fla": []}
     try:
-        met = [MEASURED[name](given) for name in names]
+        met = [MEASURED[name](given, found) for name in names]
     finally:
         if given.json:
             given.json.write_text(json.dumps(found, indent=1))
