@@ -100,8 +100,9 @@ def untrained(rule: Rule, shape: MemoryShape, pairs: Sequence[int]) -> Crossing:
 
 
 def thin(record: Record) -> Record:
-    """The record with the last point of its curve."""
-    return replace(record, metrics={**record.metrics, "curve": record.metrics["curve"][-1:]})
+    """The record with the last point of its curve; one that diverged has none."""
+    last = {"curve": record.metrics["curve"][-1:]} if "curve" in record.metrics else {}
+    return replace(record, metrics={**record.metrics, **last})
 
 
 def ship(folder: Path) -> None:

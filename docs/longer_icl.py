@@ -37,7 +37,7 @@ class Pair(NamedTuple):
     @property
     def solved(self) -> bool:
         """Whether every seed stopped before the end, since every size was solved."""
-        return all(last_step(record) < 2 * STEPS for record in self.longer.row.finished)
+        return all(last_step(record) < 2 * STEPS for record in self.longer.row.tried[self.rate].values())
 
     def gain(self) -> Interval:
         """How far bits beyond the set rise, paired by seed."""
@@ -62,8 +62,7 @@ class Pair(NamedTuple):
 def pairs_of(width: int) -> Iterator[Pair]:
     shorter = {line.name: line for line in lines_of(width)}
     for longer in lines_of(width, steps=2 * STEPS):
-        (rate,) = longer.row.tried
-        yield Pair(width, shorter[longer.name], longer, rate)
+        yield from (Pair(width, shorter[longer.name], longer, rate) for rate in sorted(longer.row.tried))
 
 
 def settled(before: Capacity, after: Capacity) -> bool:

@@ -2,8 +2,7 @@
 
     python docs/mended_icl.py
 
-The records of before lie in src/assay/shipped/icl.faulty.jsonl.xz; of zoology's layout those of before are the ones
-that the claim reads, and the later ones lie in icl.again.jsonl.xz.
+The records of before lie in src/assay/shipped/icl.faulty.jsonl.xz, and no other page and no claim reads them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,10 +49,8 @@ class Pair(NamedTuple):
 
 
 def pairs() -> list[Pair]:
-    before, after = shipped.records("icl.faulty"), {record.run.id: record for record in shipped.records(NAME)}
-    again = {record.run.id: record for record in shipped.records("icl.again")}
-    zoology = [record for record in shipped.records("icl") if record.run.id in again]
-    return [Pair(record, (after | again)[record.run.id]) for record in (*before, *zoology)]
+    after = {record.run.id: record for name in (NAME, "icl") for record in shipped.records(name)}
+    return [Pair(record, after[record.run.id]) for record in shipped.records("icl.faulty")]
 
 
 def k90(found: Sequence[Record]) -> str:

@@ -31,30 +31,19 @@ def in_zoology(record: Record) -> bool:
 
 def block() -> str:
     """The mixers in their published order, with the recall of both trainings: each seed at the rate that the others
-    chose, and all at the rate of the longer one."""
+    chose, and all at the rate that most seeds of the longer one use."""
     there = [record for record in shipped.records("icl") if in_zoology(record)]
     short, long = by_training(there)
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     for name, (width, published) in PUBLISHED.items():
         row, doubled = short[name], long[name]
-        (rate,) = doubled.tried
-        fixed = share([record.metrics["accuracy"] for record in row.tried[rate].values()])
+        fixed = share([record.metrics["accuracy"] for record in row.tried[doubled.tuned_value].values()])
         found = [row.interval("accuracy", bounded=True), fixed, doubled.interval("accuracy", bounded=True)]
         scores = " | ".join(with_interval(each, ".3f") for each in found if each is not None)
         theirs = next(a.state_bytes for a in anchors() if a.ours == name and a.accuracy == published)
         state = f"{4 * row.first['state_scalars'] / 1000:.1f} ({theirs / 1000:.1f})"
         lines.append(f"| `{name}`, {width} | {state} | {chosen_rate(row)} | {scores} | {published} |")
-    newer = {record.run.id: record for record in shipped.records("icl.again")}
-    short_again, long_again = by_training([newer.get(record.run.id, record) for record in there])
-    above, below = list(PUBLISHED)[3:5]
-    said = [
-        f"`gated_delta_net` {scored(short_again['gated_delta_net'])} after 156M tokens (rate "
-        f"{chosen_rate(short_again['gated_delta_net'])}) and {scored(long_again['gated_delta_net'])} after 311M (rate "
-        f"{chosen_rate(long_again['gated_delta_net'])})",
-        f"`{below}` {scored(long_again[below])} after 311M, where `{above}` less `{below}` is "
-        f"{difference(long_again[above], long_again[below])}",
-    ]
-    return "\n".join([*lines, "", apart(short, long), "", f"Trained again with the mended kernels: {'; '.join(said)}."])
+    return "\n".join([*lines, "", apart(short, long)])
 
 
 def by_training(records: Sequence[Record]) -> list[dict[str, Row]]:
@@ -63,12 +52,6 @@ def by_training(records: Sequence[Record]) -> list[dict[str, Row]]:
         {measured(row): row for row in trained(r for r in records if r.run.options["train"]["max_steps"] == steps)}
         for steps in STEPS
     ]
-
-
-def scored(row: Row) -> str:
-    found = row.interval("accuracy", bounded=True)
-    assert found is not None
-    return with_interval(found, ".3f")
 
 
 def difference(row: Row, other: Row) -> str:

@@ -148,7 +148,7 @@ def test_the_page_shows_what_the_shipped_records_say(script: Callable[[str], Mod
     assert page_of.placed(page) == page, "run python docs/capacity_icl.py"
     found = page.partition("<!-- capacity: begin -->")[2].partition("<!-- capacity: end -->")[0]
     shown = page.partition("<!-- all-numbers: begin -->")[2].partition("<!-- all-numbers: end -->")[0]
-    assert len(shipped.records("icl.capacity")) == 1100
+    assert len(shipped.records("icl.capacity")) == 1285
     assert shown.partition("d = 64:")[2].partition("d = 128:")[0].count("\n| ") == 14
     before = shown.partition("K90 at d = 64 with `--backend torch`")[0]
     assert ", edge" not in before and "No chosen rate of a row that learned is at an edge" in found
@@ -156,8 +156,7 @@ def test_the_page_shows_what_the_shipped_records_say(script: Callable[[str], Mod
     bare = page.partition("<!-- no-convolution: begin -->")[2].partition("<!-- no-convolution: end -->")[0]
     rows = bare.partition("Seeds that learn")[0].splitlines()
     assert sum("| 5/5 |" in row for row in rows) == 6
-    assert [row.partition(":")[0] for row in rows if ", edge" in row] == ["| mamba2"], "and the page says so"
-    assert "Not ranked, since a rate beyond may be better, with the rates to add: `mamba2` at d = 64 0.1." in bare
+    assert ", edge" not in bare and "No chosen rate of a row that learned is at an edge" in bare
 
 
 def test_the_page_shows_which_rows_longer_training_moves(script: Callable[[str], ModuleType]) -> None:
@@ -172,7 +171,7 @@ def test_the_page_shows_which_rows_longer_training_moves(script: Callable[[str],
         64: ["mamba2", "mlstm", "based"],
         128: ["mamba2", "based", "gated_linear_attn", "retention"],
     }
-    assert longer.count("| yes |") == 18
+    assert longer.count("| yes |") == 24
     fourfold = page.partition("<!-- fourfold: begin -->")[2].partition("<!-- fourfold: end -->")[0]
     assert "| 69.6 [63.1, 78.0] | 103.3 [99.9, 107.0] | 129.8 [122.3, 135.5] |" in fourfold
 
@@ -202,7 +201,7 @@ def test_a_bound_beyond_the_sizes_tried_is_open(script: Callable[[str], ModuleTy
     assert script("docs/longer_icl.py").settled(spread, capacity_interval(SIZES, [[1.0] * 4] * 3))
 
 
-def test_the_page_says_which_records_kernels_with_a_fault_made(script: Callable[[str], ModuleType]) -> None:
+def test_no_record_that_is_read_is_by_kernels_with_a_fault() -> None:
     faulty = re.compile('"name": "(kda|gated_delta_net|delta_product|mamba2)"')
 
     def older(name: str) -> list[Record]:
@@ -213,14 +212,8 @@ def test_the_page_says_which_records_kernels_with_a_fault_made(script: Callable[
         decays = [bool(faulty.search(said)) and '"forget": false' not in said for said in options]
         return [r for r, its in zip(there, decays, strict=True) if its and r.finished < "2026-11-19T00:02"]
 
-    in_tables = [record.run.options["model"] for record in older("icl.capacity")]
-    assert {(model["seq_mixer"]["name"], model["model_dim"], model["num_layers"]) for model in in_tables} == {
-        ("mamba2", 32, 1)
-    }
-    assert {record.run.options["task"].get("cells") for record in older("icl")} == {"zoology"}
-    page = script("docs/capacity_icl.py").PAGE.read_text(encoding="utf-8")
-    assert f"98M tokens ({len(in_tables)} runs)" in page and f"](#zoology) ({len(older('icl'))})" in page
-    assert not older("card.standard") and not older("icl.again")
+    assert older("icl.faulty"), "those of before, which the page compares"
+    assert not any(older(name) for name in ("icl", "icl.capacity", "card.standard"))
 
 
 @pytest.mark.parametrize("name", ["zoology", "reflections", "speed", "mended"])

@@ -178,8 +178,7 @@ CLAIMS = {
         short="Recall of six mixers falls in the published order, from DeltaNet to a window.",
         source=(
             "zoology (github.com/HazyResearch/zoology at d88d6f5), the README's figure of recall against state; one "
-            "seed, the best of four rates; our records of gated DeltaNet and Mamba-2 are older than the fix of a fault "
-            "of the kernels: docs/capacity.md"
+            "seed, the best of four rates"
         ),
         study="icl",
         series=("curve",),
