@@ -2,18 +2,23 @@ r"""Write published_layers.safetensors: whole layers of other people's code, the
 
     pip install --no-deps --target /tmp/layers fla-core==0.6.0 flash-linear-attention==0.6.0 xlstm==2.0.5 \
         triton==3.6.0 numpy==2.2.6
-    TRITON_INTERPRET=1 PYTHONPATH=/tmp/layers python tests/golden/make_published_layers.py
+    cd /tmp/layers && mkdir -p zoology/mixers && R=https://raw.githubusercontent.com/HazyResearch
+    curl -O $R/safari/07fba792f211f6948faffe9d3560a3c64db2a2d8/standalone_hyena.py && cd zoology/mixers
+    Z=$R/zoology/cd850106445ba273ac2161eed6f54c1467861071/zoology/mixers && curl -O $Z/base_conv.py -O $Z/convolution.py
+    TRITON_INTERPRET=1 PYTHONPATH=/tmp/layers python tests/golden/make_published_layers.py    # at the repository's root
 
 flash-linear-attention's kernels run on a CPU by Triton's interpreter, which numpy 2.4 breaks; tuning, which needs a
 GPU, takes the first configuration. The mLSTM is its authors' layer, in plain PyTorch. Mamba-2 is the plain PyTorch path
-of transformers: fla's needs kernels of others.
+of transformers: fla's needs kernels of others. Attention is transformers' of Llama, the window that of Mistral.
 """
 
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -85,6 +90,55 @@ def newer_layers() -> dict[str, nn.Module]:
     }
 
 
+class Attention(nn.Module):
+    """A layer of transformers in its plain form, with the mask that transformers makes for its model."""
+
+    def __init__(self, *, kv_heads: int = HEADS, rotary: bool = False, window: int | None = None) -> None:
+        from transformers import LlamaConfig, MistralConfig
+        from transformers.models.llama import modeling_llama
+        from transformers.models.mistral import modeling_mistral
+
+        super().__init__()
+        sizes = {"hidden_size": D_MODEL, "num_attention_heads": HEADS, "num_key_value_heads": kv_heads}
+        plain = {**sizes, "attn_implementation": "eager", "num_hidden_layers": 1}
+        if window is None:
+            self.config = LlamaConfig(**plain)
+            self.layer = modeling_llama.LlamaAttention(self.config, layer_idx=0)
+        else:
+            self.config = MistralConfig(**plain, sliding_window=window)
+            self.layer = modeling_mistral.MistralAttention(self.config, layer_idx=0)
+        self.angles = modeling_llama.LlamaRotaryEmbedding(self.config) if rotary else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+
+        masked = create_causal_mask if self.config.model_type == "llama" else create_sliding_window_causal_mask
+        places = torch.arange(x.shape[1])[None]
+        mask = masked(
+            config=self.config, inputs_embeds=x, attention_mask=None, past_key_values=None, position_ids=places
+        )
+        still = torch.ones(1, x.shape[1], D_MODEL // HEADS)
+        turns = self.angles(x, places) if self.angles else (still, 0 * still)
+        return self.layer(x, position_embeddings=turns, attention_mask=mask)[0]
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return self.layer.named_parameters(*args, **kwargs)
+
+
+def older_layers() -> dict[str, nn.Module]:
+    from standalone_hyena import HyenaOperator
+    from zoology.mixers.base_conv import BaseConv
+
+    return {
+        "attention:num_heads=2": Attention(),
+        "attention:num_heads=2:num_kv_heads=1:positions=rotary": Attention(kv_heads=1, rotary=True),
+        "sliding_window:num_heads=2:window=4": Attention(window=4),
+        "sliding_window:num_heads=2:window=4:positions=rotary": Attention(window=4, rotary=True),
+        "base_conv": BaseConv(D_MODEL, TIME),
+        "hyena:filter_order=8": HyenaOperator(D_MODEL, TIME, filter_order=8),
+    }
+
+
 def mlstm_layer() -> nn.Module:
     """The authors' layer, without the rest of their package, which imports what this file does not need."""
     (root,) = importlib.util.find_spec("xlstm").submodule_search_locations  # type: ignore[union-attr, misc]
@@ -102,15 +156,17 @@ def main() -> None:
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(2, TIME, D_MODEL, generator=rng)
     tensors: dict[str, Tensor] = {"x": x}
-    for word, layer in (layers() | newer_layers()).items():
+    for word, layer in (layers() | newer_layers() | older_layers()).items():
         layer.eval()
-        for parameter in layer.parameters():  # gains, biases and rates too: what all start at would prove nothing
-            parameter.copy_(parameter + 0.3 * torch.randn(parameter.shape, generator=rng))
+        weights = {name: weight for name, weight in layer.named_parameters() if "pos_emb" not in name}
+        for weight in weights.values():  # gains, biases and rates too: what all start at would prove nothing
+            weight.copy_(weight + 0.3 * torch.randn(weight.shape, generator=rng))
         y = layer.forward_reference(x) if hasattr(layer, "forward_reference") else layer(x)
         tensors[f"{word}/y"] = (y[0] if isinstance(y, tuple) else y).contiguous()
-        tensors |= {f"{word}/{name}": weight.contiguous() for name, weight in layer.named_parameters()}
+        tensors |= {f"{word}/{name}": weight.contiguous() for name, weight in weights.items()}
     target = Path(__file__).with_name("published_layers.safetensors")
-    save_file(tensors, target, {"peers": "flash-linear-attention 0.6.0; transformers 5.22.2; xlstm 2.0.5"})
+    peers = "flash-linear-attention 0.6.0; transformers 5.23.0; xlstm 2.0.5; safari 07fba792; zoology cd850106"
+    save_file(tensors, target, {"peers": peers})
 
 
 if __name__ == "__main__":

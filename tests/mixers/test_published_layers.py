@@ -50,6 +50,10 @@ def translated(theirs: dict[str, Tensor], module: MixerModule) -> dict[str, Tens
         return least_squares(left)
     if "learnable_skip" in left:
         return exponential(left)
+    if "filter_fn.bias" in left:
+        return long_convolution(left)
+    if "projection.weight" in left:
+        return gated_convolution(left)
     if "q_proj.weight" in left:
         ours["heads.qkv.weight"] = torch.cat([left.pop(f"{part}_proj.weight") for part in "qkv"])
     if "q_conv1d.weight" in left:
@@ -103,6 +107,29 @@ def exponential(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
         "norm": 1 + theirs["mlstm_cell.outnorm.weight"].reshape(2, 1, -1),
         "skip": theirs["learnable_skip"],
         **{f"gates.{kind}": torch.cat(parts) for kind, parts in gates.items()},
+    }
+
+
+def long_convolution(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Hyena's weights under our names; theirs has the gate behind the convolution first, ours the one before it."""
+    mlp = "filter_fn.implicit_filter"
+    ours = {"skip": theirs["filter_fn.bias"], "filter.frequency": theirs[f"{mlp}.1.freq"][0]}
+    for kind in ("weight", "bias"):
+        for part, name in (("project", "in_proj"), ("convolution", "short_filter")):
+            after, before, v = theirs[f"{name}.{kind}"].chunk(3)
+            ours[f"{part}.{kind}"] = torch.cat([before, after, v])
+        ours[f"out.{kind}"] = theirs[f"out_proj.{kind}"]
+        ours |= {f"filter.inner.{place}.{kind}": theirs[f"{mlp}.{2 * place}.{kind}"] for place in range(3)}
+    ours["convolution.weight"] = ours["convolution.weight"].squeeze(1)
+    return ours | {"filter.out.weight": theirs[f"{mlp}.6.weight"]}
+
+
+def gated_convolution(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """BaseConv's weights under our names."""
+    ours = {f"gate.{kind}": theirs[f"projection.{kind}"] for kind in ("weight", "bias")}
+    return ours | {
+        "convolution.weight": theirs["conv.conv.weight"].squeeze(1),
+        "convolution.bias": theirs["conv.conv.bias"],
     }
 
 
