@@ -7,7 +7,7 @@ The records lie in src/assay/shipped/icl.capacity.jsonl.xz. Of a learning curve 
 rate of a row is chosen by. The tables are of runs with `--backend triton`; one line is of runs with `--backend torch`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +23,7 @@ from assay.report.section import Section, Table
 from assay.report.text import shown
 from assay.studies.icl.capacity import BEYOND, capacity, has_convolution, missing_rates
 from assay.studies.icl.k90 import Capacity, Crossing, capacity_interval, crossing
-from assay.studies.icl.learning import bits_of, curve, has_learned, learned, sizes
+from assay.studies.icl.learning import best_of, bits_of, curve, has_learned, holds_all, learned, sizes
 from assay.studies.icl.memories import MemoryShape, Rule, memory_curve, memory_shape
 from assay.studies.icl.report import trained
 
@@ -173,7 +173,8 @@ def told(width: int, lines: Sequence[Line]) -> str:
     """Which rows are told from the best, and which are not; attention is a ceiling, and left out here. Of five seeds,
     some of which were left out, the bootstrap's p is at least 1/16: no test."""
     ranked = [line for line in lines if learned(line.row) and not line.row.at_the_edge]
-    best = next(line for line in ranked if line.said["vs best"] is None)
+    top = best_of([line.row for line in ranked])
+    best = next(line for line in ranked if line.row is top)
     rivals = [line for line in ranked if line.name not in (best.name, "attention")]
 
     def named(found: Sequence[Line]) -> str:
@@ -181,10 +182,15 @@ def told(width: int, lines: Sequence[Line]) -> str:
             f"`{line.name}` ({kilobytes(line)}: {str(line.said['vs best']).removesuffix(' *')})" for line in found
         )
 
+    full = [line for line in rivals if holds_all(line.row) and holds_all(best.row)]
+    rivals = [line for line in rivals if line not in full]
     sure = [line for line in rivals if str(line.said["vs best"]).endswith("*")]
     whole_rows = [line for line in rivals if line not in sure and line.every_seed_learned and best.every_seed_learned]
     cut = [line for line in rivals if line not in sure and line not in whole_rows]
     said = [f"At d = {width}, `{best.name}` ({kilobytes(best)}) has most {BEYOND}"]
+    if full:
+        others = ", ".join(f"`{line.name}` ({kilobytes(line)})" for line in full)
+        said += [f"not compared with it, since what learned of them also recalls 90 % of every size: {others}"]
     said += [f"significantly fewer have {named(sure)}"] if sure else []
     said += [f"not told apart from it are {named(whole_rows)}"] if whole_rows else []
     said += [f"not tested, since not every seed of both learned: {named(cut)}"] if cut else []
@@ -266,8 +272,26 @@ def again() -> str:
 def block(lines: Mapping[int, list[Line]]) -> str:
     """The finding: K90 by width and at nearly equal state, and who has significantly fewer bits."""
     ranks = "\n".join(f"- {told(width, own)}" for width, own in lines.items())
+    early = stopped((width, line.name, line.row.finished) for width, own in lines.items() for line in own)
     mesa = beside_memories(next(line for line in lines[64] if line.name == "mesa"))
-    return "\n\n".join([overview(lines), of_like_state(lines), ranks, to_add(lines), mesa, between_sizes(lines[64])])
+    said = [ranks, to_add(lines), early, mesa, between_sizes(lines[64])]
+    return "\n\n".join([overview(lines), of_like_state(lines), *said])
+
+
+def stopped(rows: Iterable[tuple[int, str, Sequence[Record]]], steps: int = STEPS) -> str:
+    """Which runs stopped before the end because they had solved every size, and when."""
+    said = []
+    for width, name, finished in rows:
+        if early := sorted({last_step(record) for record in finished if last_step(record) < steps}):
+            count = sum(last_step(record) < steps for record in finished)
+            some = f"{count} of {len(finished)} seeds of " if count < len(finished) else ""
+            when = f"{early[0]} to {early[-1]}" if len(early) > 1 else str(early[0])
+            said.append(f"{some}`{name}` at d = {width}, step {when}")
+    return f"Stopped early, since every size was solved: {'; '.join(said)}."
+
+
+def last_step(record: Record) -> int:
+    return int(record.metrics["curve"][-1]["step"])
 
 
 def details(lines: Mapping[int, list[Line]]) -> str:

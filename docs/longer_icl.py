@@ -8,10 +8,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from capacity_icl import PAGE, STATE, STEPS, WIDTHS, Line, grid, lines_of, ship
+from capacity_icl import PAGE, STATE, STEPS, WIDTHS, Line, grid, last_step, lines_of, ship, stopped
 from masks_perplexity import between, written
 
-from assay.core.run import Record
 from assay.metrics.intervals import Interval, holm, paired_difference, paired_p, student_t
 from assay.report.text import with_interval
 from assay.studies.icl.capacity import BEYOND
@@ -49,8 +48,11 @@ class Pair(NamedTuple):
 
     def ratio(self) -> Interval | None:
         """How far log2 K90 rises, paired by seed; None where one lies beyond the sizes tried."""
-        longer, short = self._log_k90(self.longer), self._log_k90(self.short)
-        return paired_difference(longer, short) if longer and short else None
+        return paired_difference(*both) if all(both := self.log_k90()) else None
+
+    def log_k90(self) -> tuple[dict[int, float], dict[int, float]]:
+        """log2 K90 by seed, of the longer training first; empty where one lies beyond the sizes tried."""
+        return self._log_k90(self.longer), self._log_k90(self.short)
 
     def _log_k90(self, line: Line) -> dict[int, float]:
         found = {seed: crossing(sizes(line.row), curve(record)) for seed, record in line.row.tried[self.rate].items()}
@@ -84,10 +86,6 @@ def closely(found: Capacity) -> str:
     return f"{point} [{low}, {high}]"
 
 
-def last_step(record: Record) -> int:
-    return int(record.metrics["curve"][-1]["step"])
-
-
 def signed(found: Interval) -> str:
     return f"{found.mean:+.0f} [{found.low:+.0f}, {found.high:+.0f}]"
 
@@ -113,17 +111,6 @@ def doubled(pairs: Sequence[Pair]) -> str:
     return grid(["mixer, d", "rate", *titles], cells)
 
 
-def solved_early(pairs: Sequence[Pair]) -> str:
-    """Which runs stopped before the end because they had solved every size, and when."""
-    said = []
-    for pair in pairs:
-        finished = pair.longer.row.finished
-        if stops := sorted(last_step(record) for record in finished if last_step(record) < 2 * STEPS):
-            some = f"{len(stops)} of {len(finished)} seeds of " if len(stops) < len(finished) else ""
-            said.append(f"{some}`{pair.name}` at d = {pair.width}, step {' and '.join(map(str, sorted(set(stops))))}")
-    return f"Stopped early, since every size was solved: {'; '.join(said)}."
-
-
 def misses(pairs: Sequence[Pair]) -> str:
     """The accuracies at the first sizes of seeds that did not learn, beside those of a model that misses one case."""
     said = [
@@ -145,6 +132,19 @@ def order(pairs: Sequence[Pair]) -> str:
     after = paired_difference(one.longer.bits_at(one.rate), other.longer.bits_at(other.rate))
     told = f"{signed(before)} after 98M tokens and {signed(after)} after 196M tokens"
     return f"Bits of `mamba2` less those of `delta_net` at d = 64, by the interval of this pair alone: {told}."
+
+
+def rising(pairs: Sequence[Pair]) -> str:
+    """Whose K90 rises, of the rows whose every seed has one among the sizes tried."""
+    logs = {place: pair.log_k90() for place, pair in enumerate(pairs)}
+    known = {place: both for place, both in logs.items() if all(both)}
+    up = [place for place, both in known.items() if (paired_difference(*both).low or 0) > 0]
+    adjusted = holm({place: paired_p(*both) for place, both in known.items()})
+    sure = ", ".join(f"`{pairs[place].name}` at d = {pairs[place].width}" for place in up if adjusted[place] < LEVEL)
+    return (
+        f"K90 of {len(known)} rows can be compared seed by seed, being among the sizes that were asked for with every "
+        f"seed: it rises in {len(up)}, each by its own interval, and after Holm over all in {sure or 'none'}."
+    )
 
 
 def of_like_state(pairs: Sequence[Pair]) -> str:
@@ -171,8 +171,9 @@ def placed(page: str) -> str:
     pairs = [pair for width in WIDTHS for pair in pairs_of(width)]
     trained, solved = [pair for pair in pairs if not pair.solved], [pair for pair in pairs if pair.solved]
     middle = [pair for pair in trained if pair.width == 64]
-    said = [doubled(trained), of_like_state(trained), order(middle)]
-    said += [solved_early([*solved, *trained]), misses(middle)]
+    said = [doubled(trained), rising(trained), of_like_state(trained), order(middle)]
+    runs = ((pair.width, pair.name, list(pair.longer.row.tried[pair.rate].values())) for pair in (*solved, *trained))
+    said += [stopped(runs, 2 * STEPS), misses(middle)]
     return between(between(page, "doubled", "\n\n".join(said)), "fourfold", fourfold())
 
 

@@ -15,6 +15,7 @@ from masks_perplexity import between
 from assay.core import shipped
 from assay.core.run import Record
 from assay.metrics.intervals import student_t
+from assay.report.text import with_interval
 from assay.studies.icl.capacity import has_convolution
 from assay.studies.icl.k90 import capacity_interval
 from assay.studies.icl.learning import has_learned
@@ -35,6 +36,11 @@ class Pair(NamedTuple):
     def turned(self) -> bool:
         """Whether one of the two learned 4 pairs, and the other did not."""
         return has_learned(self.before) != has_learned(self.after)
+
+    @property
+    def in_zoology(self) -> bool:
+        """Whether it is in zoology's layout, whose sequences are others."""
+        return self.after.run.options["task"].get("cells") == "zoology"
 
     @property
     def mixer(self) -> Mapping[str, Any]:
@@ -58,6 +64,13 @@ def k90(found: Sequence[Record]) -> str:
     return f"{capacity_interval(sizes, [[r.metrics['by_size'][str(size)] for size in sizes] for r in found])}"
 
 
+def moves(found: Sequence[Pair]) -> str:
+    mean = student_t([pair.moved for pair in found])
+    assert mean is not None
+    typical = median(abs(pair.moved) for pair in found)
+    return f"{len(found)} runs moved by {typical:.3f} in the median, and by {with_interval(mean, 'z.3f')} on average"
+
+
 def much(found: Sequence[Pair]) -> list[Pair]:
     return [pair for pair in found if abs(pair.moved) > MUCH]
 
@@ -68,21 +81,18 @@ def block() -> str:
     bare = [pair for pair in every if pair not in convolved]
     others = sum(pair.before.cost["trained_together"] != pair.after.cost["trained_together"] for pair in every)
     mamba = [pair for pair in convolved if pair.is_of("mamba2")]
-    typical = median(abs(pair.moved) for pair in mamba)
-    mean = student_t([pair.moved for pair in mamba])
-    assert mean is not None and mean.low is not None and mean.high is not None
     lines = [
         f"Of {len(every)} runs that were made again, {others} had another number of models trained beside them.",
         "",
-        f"- {len(mamba)} runs of `mamba2` with a convolution: accuracy over all sizes moved by {typical:.3f} in the "
-        f"median, and by {mean.mean:z.3f} ±{(mean.high - mean.low) / 2:.3f} on average.",
+        f"- `mamba2` with a convolution, accuracy over all sizes: {moves([p for p in mamba if not p.in_zoology])}; in "
+        f"zoology's layout {moves([p for p in mamba if p.in_zoology])}.",
         f"- {len(convolved)} runs with a convolution: {len(much(convolved))} moved by more than {MUCH}.",
     ]
     for pair in sorted(much(convolved), key=lambda pair: pair.moved):
         options = pair.after.run.options
         lines.append(
             f"  - `{pair.mixer['name']}`, d = {options['model']['model_dim']}, rate {options['optimizer']['lr']}, "
-            f"{options['train']['max_steps']} steps, seed {pair.after.run.seed}: from "
+            f"{options['train']['max_steps']} steps{' in zoology' * pair.in_zoology}, seed {pair.after.run.seed}: from "
             f"{pair.before.metrics['accuracy']:.2f} to {pair.after.metrics['accuracy']:.2f}"
         )
     lines += [

@@ -260,7 +260,7 @@ def test_each_row_is_compared_with_two_and_not_with_all() -> None:
     best, base = found[names[-1]], found[names[0]]
     versus = compared(list(found.values()), {"best": best, "linear_attention": base})
     assert len(versus) == 2 * (len(names) - 1)
-    assert all(each.p < 0.05 and "*" in str(each) for (_, other), each in versus.items() if other == "linear_attention")
+    assert all("*" in str(each) for (_, other), each in versus.items() if other == "linear_attention")
 
 
 def test_the_best_against_the_baseline_is_one_test() -> None:
@@ -274,16 +274,35 @@ def test_the_best_against_the_baseline_is_one_test() -> None:
     best, base = found["delta_net"], found["linear_attention"]
     versus = compared([best, base], {"best": best, "linear_attention": base})
     (p,) = {each.p for each in versus.values()}
-    assert p == pytest.approx(paired_p(bits(best, beyond=True), bits(base, beyond=True))) and 0.05 < p < 1
+    assert p == pytest.approx(paired_p(bits(best, beyond=True), bits(base, beyond=True)))
+    assert p is not None and 0.05 < p < 1
 
 
-def test_where_seeds_did_not_learn_the_comparison_draws_them_anew() -> None:
-    records = [record("delta_net", seed, RECALLS if seed else GUESSES) for seed in range(5)]
-    records += [record("mamba2", seed, {**RECALLS, 16: 0.5, 32: 0.2}) for seed in range(5)]
+@pytest.mark.parametrize("seeds", [5, 6])
+def test_where_seeds_did_not_learn_the_comparison_draws_them_anew(seeds: int) -> None:
+    """Of five seeds no bootstrap's p is below .05: what could not be told has no p, and does not count for Holm."""
+
+    def bits_near(name: str, loss: float) -> list[Record]:
+        losses = [loss + 0.03 * Random(f"{name} {seed}").random() for seed in range(seeds)]
+        return [record(name, seed, RECALLS, loss_by_size={"32": losses[seed]}) for seed in range(seeds)]
+
+    records = [record("mamba2", seed, RECALLS if seed else GUESSES) for seed in range(seeds)]
+    found = named([*records, *bits_near("delta_net", 1.0), *bits_near("kda", 1.1)])
+    best = found["delta_net"]
+    drawn, tested = compared([found["mamba2"], found["kda"]], {"best": best}).values()
+    assert len(learned(found["mamba2"])) == seeds - 1
+    alone = paired_p(bits(found["kda"], beyond=True), bits(best, beyond=True))
+    assert drawn.difference.mean < 0 and alone < 2 ** (1 - seeds)
+    assert (drawn.p, tested.p) == ((None, alone) if seeds == 5 else (2**-5, pytest.approx(2 * alone)))
+
+
+def test_two_rows_that_recall_all_that_was_asked_are_not_compared() -> None:
+    full, sure = dict.fromkeys(SIZES, 0.95), dict.fromkeys(SIZES, 1.0)
+    records = [record("delta_net", seed, sure) for seed in range(3)]
+    records += [record("kda", seed, full) for seed in range(3)] + [record("mamba2", seed, RECALLS) for seed in range(3)]
     found = named(records)
-    (versus,) = compared([found["mamba2"]], {"best": found["delta_net"]}).values()
-    assert versus.difference.mean < 0 and versus.p >= 2**-4, "five seeds of which one guesses tell nothing apart"
-    assert len(learned(found["delta_net"])) == 4
+    versus = compared([found["kda"], found["mamba2"]], {"best": found["delta_net"]})
+    assert {series for series, _ in versus} == {found["mamba2"].series}
 
 
 def test_memories_hold_what_their_definition_says() -> None:

@@ -117,7 +117,12 @@ def bootstrap_difference(a: Mapping[int, float | None], b: Mapping[int, float | 
     found = sorted(value for value in map(_mean_difference, draws) if value is not None)
     low, high = (found[round((len(found) - 1) * share)] for share in (1 - UPPER, UPPER))
     beyond = min(sum(value <= 0 for value in found), sum(value >= 0 for value in found))
-    return Interval(mean, low, high, len(pairs)), min(1.0, max(2 * beyond / len(found), 2.0 ** (1 - len(pairs))))
+    return Interval(mean, low, high, len(pairs)), min(1.0, max(2 * beyond / len(found), least_p(len(pairs))))
+
+
+def least_p(seeds: int) -> float:
+    """Return the smallest p that `bootstrap_difference` gives with so many seeds."""
+    return 2.0 ** (1 - seeds)
 
 
 def _mean_difference(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:

@@ -32,14 +32,14 @@ NOTE = (
     "rest is of those seeds. K90: pairs recalled at 90 %{interval}; bits beyond the set: K (log2 K - cross entropy) at "
     "the number of pairs where it is most, what the answers say of whose value it is; vs: difference in these bits, * "
     f"told apart (Holm over the comparisons with the best and with {BASELINE}; paired t, or where not every seed "
-    "learned a bootstrap over seeds); state at the longest sequence, in float32 bytes; edge: a rate beyond those tried "
-    "may be better, so the row is not ranked. In parentheses: no training; a guess, the exact lookup, and memories of "
-    "random keys."
+    "learned a bootstrap over seeds, which needs six), none between rows that both recall 90 % of every size; state at "
+    "the longest sequence, in float32 bytes; edge: a rate beyond those tried may be better, so the row is not ranked. "
+    "In parentheses: no training; a guess, the exact lookup, and memories of random keys."
 )
 IN_ZOOLOGY = (
-    "learned: seeds that recall the smallest size at 98 %; published: the authors' accuracy, of one seed at the best "
-    "of four rates; state at the longest sequence, in float32 bytes, with short convolutions, which the authors do not "
-    "count; edge: a rate beyond those tried may be better. In parentheses: no training."
+    "learned: seeds that recall the smallest size at 98 %; published: the authors' accuracy, taken to be of one seed "
+    "at the best of four rates; state at the longest sequence, in float32 bytes, with short convolutions, of which the "
+    "authors count the one in front alone; edge: a rate beyond those tried may be better. In parentheses: no training."
 )
 PUBLISHED = "; ○: published points (zoology, accuracy read off a figure)"
 

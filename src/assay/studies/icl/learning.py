@@ -14,9 +14,17 @@ from statistics import fmean
 from typing import Any
 
 from assay.core.run import Record
-from assay.metrics.intervals import Interval, bootstrap_difference, holm, paired_difference, paired_p
+from assay.metrics.intervals import (
+    SIGNIFICANT,
+    Interval,
+    bootstrap_difference,
+    holm,
+    least_p,
+    paired_difference,
+    paired_p,
+)
 from assay.report.rows import Row
-from assay.studies.icl.k90 import LEARNED, answered_bits, beyond_the_set, recalled_bits
+from assay.studies.icl.k90 import LEARNED, answered_bits, beyond_the_set, crossing, recalled_bits
 
 
 def sizes(row: Row) -> list[int]:
@@ -64,33 +72,42 @@ def bits(row: Row, *, beyond: bool = False) -> dict[int, float]:
 @dataclass(frozen=True)
 class Versus:
     """A row's bits beyond the set less those of another, and whether the two are told apart after Holm over all that
-    were compared."""
+    were tested. p is None where it could not be small with so few seeds, whatever they say."""
 
     difference: Interval
-    p: float
+    p: float | None
 
     def __str__(self) -> str:
         bounds = "" if self.difference.low is None else f" [{self.difference.low:+.0f}, {self.difference.high:+.0f}]"
-        return f"{self.difference.mean:+.0f}{bounds}{' *' if self.p < 0.05 else ''}"
+        return f"{self.difference.mean:+.0f}{bounds}{' *' * (self.p is not None and self.p < SIGNIFICANT)}"
 
 
 def compared(found: Sequence[Row], others: Mapping[str, Row]) -> dict[tuple[str, str], Versus]:
     """Compare the bits beyond the set of each row with those of a few others, by the row's series and the other's name.
-    Only these comparisons count for Holm, each once: over all pairs of 15 rows, three seeds would tell none apart."""
+    Only these comparisons count for Holm, each once: over all pairs of 15 rows, three seeds would tell none apart. One
+    whose p could not be small does not count (Tarone 1990). Two rows that both recall the most that was asked are not
+    compared: their bits differ in how sure the answers are, and a run that was stopped as solved is less sure."""
     pairs = {
         (row.series, name): _difference(row, other)
         for row in found
         for name, other in others.items()
-        if row is not other and learned(row) and learned(other)
+        if row is not other and learned(row) and learned(other) and not (holds_all(row) and holds_all(other))
     }
     known = {key: value for key, value in pairs.items() if value is not None}
     # Two of the others are compared with each other from both sides, which is one test.
     both = {(series, name): frozenset((series, others[name].series)) for series, name in known}
-    adjusted = holm({both[key]: p for key, (_, p) in known.items()})
-    return {key: Versus(difference, adjusted[both[key]]) for key, (difference, _) in known.items()}
+    adjusted = holm({both[key]: p for key, (_, p) in known.items() if p is not None})
+    return {key: Versus(difference, adjusted.get(both[key])) for key, (difference, _) in known.items()}
 
 
-def _difference(row: Row, other: Row) -> tuple[Interval, float] | None:
+def holds_all(row: Row) -> bool:
+    """Whether the seeds that learned recall 90 % of every size, on average."""
+    curves = [curve(record) for record in learned(row)]
+    means = [fmean(column) for column in zip(*curves, strict=True)]
+    return bool(means) and crossing(sizes(row), means).censored == "above"
+
+
+def _difference(row: Row, other: Row) -> tuple[Interval, float | None] | None:
     """Compare over the seeds of both: by a paired t where every seed learned, else by drawing the seeds anew."""
     one, two = bits(row, beyond=True), bits(other, beyond=True)
     shared = set(row.seeds) & set(other.seeds)
@@ -98,7 +115,9 @@ def _difference(row: Row, other: Row) -> tuple[Interval, float] | None:
         return None
     if shared <= one.keys() and shared <= two.keys():
         return paired_difference(one, two), paired_p(one, two)
-    return bootstrap_difference({seed: one.get(seed) for seed in shared}, {seed: two.get(seed) for seed in shared})
+    sides = [{seed: own.get(seed) for seed in shared} for own in (one, two)]
+    difference, p = bootstrap_difference(*sides)
+    return difference, p if least_p(len(shared)) < SIGNIFICANT else None
 
 
 def best_of(found: Sequence[Row]) -> Row | None:
