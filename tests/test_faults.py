@@ -8,6 +8,7 @@ leaves `child-<seed>.<pid>`, and stays in C code for good, where no signal handl
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -222,6 +223,7 @@ def test_ctrl_c_and_sigterm_leave_a_clean_store_and_say_how_to_go_on(
     _, err = driver.communicate(timeout=LONG)
     assert driver.returncode == code and f"{said}; every finished run is stored. Repeat the command" in err
     assert "Traceback" not in err and "Error" not in err
+    assert re.search(r"No checkpoint yet, these start over: .*seed=1", err), err
     assert sweep.stored() == {0} and not alive(held)
     assert not [path for path in sweep.out.rglob("*") if path.name.startswith(".record")]
     sweep.go(1, 2)

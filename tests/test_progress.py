@@ -1,8 +1,10 @@
 """Progress: a bar on a terminal; elsewhere a line per stored run, and one of a run that has been silent for long."""
 
 import os
+import re
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,8 +73,8 @@ def test_lines_are_cut_to_the_width_of_a_terminal_and_whole_in_a_file(
     assert len(line) <= widest and (LONG in line) is not terminal
 
 
-@pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal is needed")
-def test_a_bar_with_the_time_left_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> str:
+    """What a terminal is sent while something acts."""
     reading, writing = os.openpty()
     chunks: list[bytes] = []
 
@@ -87,11 +89,31 @@ def test_a_bar_with_the_time_left_on_a_terminal(tmp_path: Path, monkeypatch: pyt
         patch.setenv("TERM", "xterm")
         patch.setattr(sys, "stdout", terminal)
         patch.setattr(sys, "stderr", terminal)
-        code = main(["toy", "--plugin", str(TOY), "--executor", "serial", "--out", str(tmp_path)])
+        act()
     reader.join()
     os.close(reading)
-    text = b"".join(chunks).decode()
-    assert code == 0 and "6/6" in text and "left" in text and "\x1b[" in text
+    return b"".join(chunks).decode()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal is needed")
+def test_a_bar_with_the_time_left_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["toy", "--plugin", str(TOY), "--executor", "serial", "--out", str(tmp_path)]
+    text = on_a_terminal(monkeypatch, lambda: main(words))
+    assert "6/6" in text and "left" in text and "\x1b[" in text
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal is needed")
+@pytest.mark.parametrize(("part", "said"), [("round 1 of 5", "left ? of round 1 of 5"), ("", "left ?")])
+def test_a_bar_says_what_the_time_left_is_of(part: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def act() -> None:
+        with progress.shown({SLOW.id: LONG}, 12, part=part) as watch:
+            watch(Event("progress", SLOW, progress=Progress(SLOW, 1, 3000)))
+
+    shown = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in on_a_terminal(monkeypatch, act).splitlines()]
+    assert any(f" {said} toy " in line for line in shown), shown
+    assert max(map(len, shown)) <= 100
 
 
 def test_a_bar_expects_no_run_to_end_sooner_than_its_own_pace_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +125,7 @@ def test_a_bar_expects_no_run_to_end_sooner_than_its_own_pace_says(monkeypatch: 
         told.append(given.get("left", "")), update(bar, task, **given))
     )  # fmt: skip
     other = Run("toy", {"x": 2}, 0, {})
-    with progress._bar({SLOW.id: "toy x=1", other.id: "toy x=2"}, 2) as watch:
+    with progress._bar({SLOW.id: "toy x=1", other.id: "toy x=2"}, 2, "") as watch:
         watch(Event("progress", SLOW, progress=Progress(SLOW, 1, 3000)))
         assert told[-1] == "?"
         watch(Event("stored", other, record=Record(other, "done", {})))
@@ -120,7 +142,7 @@ def test_a_bar_counts_a_run_once_it_is_over_and_not_while_it_is_scored(monkeypat
     monkeypatch.setattr("rich.progress.Task.time_remaining", property(lambda task: 9.0))
     monkeypatch.setattr("rich.progress.Progress.update", lambda bar, task, **given: told.append(given))
     other = Run("toy", {"x": 2}, 0, {})
-    with progress._bar({SLOW.id: "toy x=1", other.id: "toy x=2"}, 2) as watch:
+    with progress._bar({SLOW.id: "toy x=1", other.id: "toy x=2"}, 2, "") as watch:
         for run in (SLOW, other):
             watch(Event("progress", run, progress=Progress(run, 3000, 3000)))
         assert told[-2]["finished"] == 0 and told[-1]["left"] == "?", "nobody knows how long the scores take"

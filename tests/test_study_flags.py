@@ -29,7 +29,7 @@ def planned(cli: Cli, shelf: Path, tmp_path: Path) -> Callable[..., list[dict[st
     def call(*words: str) -> list[dict[str, Any]]:
         from assay.command import study_command
 
-        def keep(session: Any, *, as_json: bool) -> int:
+        def keep(session: Any, shell: object) -> int:
             plans.append(session.plan)
             return 0
 
@@ -327,3 +327,26 @@ def test_a_switch_is_read_in_every_spelling_whatever_it_is_set_to(name: str, pre
         for part in parts:
             made = assign(part, line.values(type(part)))
             assert {attrgetter(path)(made) for path in booleans(type(part))} <= {wanted}
+
+
+@pytest.mark.parametrize(
+    ("first_look", "words", "named"),
+    [
+        ("wide", (), True),
+        ("wide", ("--preset", "wide"), False),
+        ("", (), False),
+        ("wide", ("--quiet",), False),
+    ],
+)
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_study_that_may_take_long_on_a_cpu_names_its_preset_for_a_first_look(
+    cli: Cli, shelf: Path, tmp_path: Path, first_look: str, words: tuple[str, ...], named: bool, dry: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Study, "first_look", first_look)
+    command = ["shelf", "--plugin", shelf, "--executor", "serial", "--out", tmp_path, *words]
+    code, _, err = cli(*command, *["--dry-run"] * dry)
+    said = "On a CPU this may take long: --preset wide is a first look." in err
+    assert code == 0 and said is named, err
+    if not dry:
+        assert "may take long" not in cli(*command)[2], "everything is stored"

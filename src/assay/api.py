@@ -24,6 +24,7 @@ from assay.core.plugin import classes_in_session
 from assay.core.run import Numerics, Record, Run
 from assay.core.store import Store
 from assay.core.study import Study
+from assay.core.words import named as listed
 from assay.report.progress import in_notebook, shown
 from assay.results import Results as Results
 from assay.studies import studies
@@ -81,7 +82,7 @@ class Session:
     shipped: int = 0
     """How many of the plan's runs are not stored, and have a record that ships with assay."""
     title: str = ""
-    """What the plan is called; empty: by its study."""
+    """What the plan is called, `round 1 of 5, the best rates` say; empty: by its study."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Labels of runs by id, where others than those of the study say more."""
 
@@ -172,7 +173,13 @@ class Session:
         )
         with environment_kept():  # `prepare` sets variables for workers, which must not outlive this command
             self.plan.study.prepare(self.todo)
-            return Results(drive(self.todo), drive.errors, self.plan.study)
+            try:
+                return Results(drive(self.todo), drive.errors, self.plan.study)
+            except KeyboardInterrupt as stopped:
+                lost = [self.labels[run.id] for run in drive.under_way if not self.store.has_checkpoint(run)]
+                if lost:
+                    stopped.add_note(f"No checkpoint yet, these start over: {listed(lost)}.")
+                raise
 
 
 def run(

@@ -163,6 +163,27 @@ def test_a_field_that_ships_is_not_trained_but_for_its_anchors(field: Path, cli:
     assert "gru †" in page and "class GRU" in page, "its file stands on the page too"
 
 
+DIVERGES = f"""{TWIN}
+    def core(self, d_model, max_len):
+        made = super().core(d_model, max_len)
+        made.seen = 0
+        def spoilt(module, given, answers):
+            module.seen += module.training
+            return answers * float("nan") if module.seen > 8 else answers
+        made.register_forward_hook(spoilt)
+        return made
+"""
+"""Its outputs are no numbers after a few steps of training, which no promise tries."""
+
+
+def test_no_anchor_is_trained_for_a_mixer_without_a_score(field: Path, cli: Cli) -> None:
+    Path("twin.py").write_text(DIVERGES)
+    code, _, err = cli("card", "twin.py", "--executor", "serial")
+    assert code == 0 and "diverged" in err and "round 1 of 5" in err and "anchors" not in err, err
+    told = json.loads(Path("results/card/twin.json").read_text())[0]
+    assert not told["anchors"] and told["questions"]["recall"]["interval"] is None
+
+
 def test_rows_of_a_recipe_that_was_tampered_with_are_shown_and_not_ranked(
     toy: None, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,20 +39,20 @@ def card(mine: Answer, *field: Answer, ships: Sequence[str] = ()) -> Card:
     return Card(mine.mixer, TIER, [line(mine, field, BOUNDS)], {"recall": field}, speeds, shipped=shipped)
 
 
-def test_who_recalls_as_much_per_byte_is_said_where_every_seed_recalls() -> None:
+def test_whose_state_is_as_large_or_larger_is_said_where_every_seed_recalls() -> None:
     field = [
         answered("same", 0.97, 0.99),
         answered("large", 0.96, 0.98, state=80),
         answered("small", 0.97, 0.98, state=2),
     ]
     told = card(answered("mine", 0.98, 0.98), *field).verdicts()[0]
-    assert told.endswith("as much per byte of state as same, and in 40 bytes of state, where large carries 320")
+    assert told.endswith("; it carries 40 bytes of state, about as many as same, and fewer than large (320)")
     two = card(answered("mine", 0.98, 0.98), *field, answered("larger", 0.97, 0.97, state=160)).verdicts()[0]
-    assert two.endswith("in 40 bytes of state, where large, larger carry 320 or more")
+    assert two.endswith(" and fewer than large, larger (320 or more)")
     weak = card(answered("mine", 0.2, 0.2, longer=(0.2, 0.2)), *field).verdicts()[0]
-    assert "per byte" not in weak and "none of 2 seeds" in weak
+    assert "bytes" not in weak and "none of 2 seeds" in weak
     half = card(answered("mine", 0.98, 0.2, longer=(0.98, 0.2)), *field).verdicts()[0]
-    assert "per byte" not in half, "one seed does not recall"
+    assert "bytes" not in half, "one seed does not recall"
 
 
 def test_shipped_rows_have_a_dagger_and_a_footnote() -> None:

@@ -36,13 +36,13 @@ def test_pairs_and_bits_are_of_the_seeds_that_learned() -> None:
     mine = answer("mine", run(0, 1.0, 1.0, 0.8), run(1, 1.0, 1.0, 0.8), run(2, 0.3, 0.1, 0.0))
     said = holding.told(mine, final=True)
     assert said.startswith(
-        "capacity (recall): learned with 2 of 3 seeds; 90 % right up to 11 [11, 11] pairs; 24 ±0 bits"
+        "capacity (recall): learned 4 pairs with 2 of 3 seeds; 90 % right up to 11 [11, 11] pairs; 24 ±0 bits"
     )
     exact = holding.bits(answer("exact", run(0, 1.0, 1.0, 1.0)))
     assert exact is not None and exact.mean == 16 * 4, "which of 16 values belongs to each of 16 keys"
     none = answer("none", run(0, 0.3, 0.1, 0.0))
-    assert holding.told(none, final=True) == "capacity (recall): learned with 0 of 1 seeds"
-    moving = "capacity (recall, not converged: after this training): learned with 0 of 1 seeds"
+    assert holding.told(none, final=True) == "capacity (recall): learned 4 pairs with 0 of 1 seeds"
+    moving = "capacity (recall, not converged: after this training): learned 4 pairs with 0 of 1 seeds"
     assert holding.told(none, final=False) == moving
 
 

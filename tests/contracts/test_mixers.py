@@ -108,13 +108,30 @@ class Faulty(Mixer):
         ("not a number", contract.does_not_read_the_future, "not known: outputs are not finite numbers"),
         ("forgets", contract.steps_as_it_runs_in_parallel, "the two forms, over 136 tokens, differ"),
         ("hides", contract.carries_the_state_it_declares, "the module holds more of them than its state does"),
-        ("grows", contract.carries_the_state_it_declares, "after 136 tokens the state holds 65 scalars"),
+        (
+            "grows",
+            contract.carries_the_state_it_declares,
+            "after 136 tokens the state holds 65 scalars, and core_state",
+        ),
     ],
 )
 def test_a_fault_is_noticed_also_where_it_shows_beyond_a_chunk_alone(fault: str, promise, seen: str) -> None:
     promise(Faulty())
     with pytest.raises(AssertionError, match=seen):
         promise(Faulty(fault=fault))
+
+
+def test_a_state_that_is_declared_wrong_is_told_in_the_authors_words() -> None:
+    """The author wrote `core_state`; the short convolution's own state is not theirs to count."""
+
+    class Short(Faulty):
+        def core_state(self, d_model: int, length: int) -> int:
+            return d_model
+
+    for conv, beside in ((0, ""), (4, " beside the 96 of its short convolution")):
+        seen = f"after 1 token the state holds 33 scalars{beside}, and core_state says 32"
+        with pytest.raises(AssertionError, match=seen):
+            contract.carries_the_state_it_declares(Short(conv=conv))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,7 @@
 """Text becomes the type of a field."""
 
+from typing import Literal
+
 import pytest
 
 from assay.core.convert import convert, nearest
@@ -24,6 +26,14 @@ from assay.core.errors import UserError
 )
 def test_a_plus_joins_the_items_of_a_tuple(hint, text, value):
     assert convert(hint, text, what="x") == value
+
+
+def test_case_does_not_matter_to_a_choice_unless_two_differ_by_it_alone():
+    """The spec's own commands write `wandb:None`."""
+    assert convert(Literal["none", "on"], "None", what="x") == "none"
+    assert [convert(Literal["a", "A"], word, what="x") for word in ("a", "A")] == ["a", "A"]
+    with pytest.raises(UserError, match="expected one of none, on, got 'None'"):
+        convert(Literal["none", "on"], "None", what="x", exact=True)
 
 
 def test_an_item_that_does_not_fit_is_named():

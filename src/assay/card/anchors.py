@@ -49,7 +49,7 @@ class Agreement:
         return self.p < self.level
 
     def __str__(self) -> str:
-        told = ", ".join(f"{anchor} {gap:+.2f}" for anchor, gap in self.gaps.items())
+        told = ", ".join(f"{anchor} {gap:+z.2f}" for anchor, gap in self.gaps.items())
         told += ", every run the same" * self.exact
         return f"{self.question} ({told or 'no anchor ships'})"
 

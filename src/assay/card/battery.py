@@ -88,6 +88,8 @@ class Answer:
     """Whether a run of those ended early: it had solved what it was trained on, and not what it is scored on."""
     held_back: int = 0
     """Seeds that never opened the second size of a curriculum, so that the size that is scored was never trained."""
+    smallest: str = ""
+    """The smallest of the sizes that it was scored at, if there are several."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
     """Parameters, state and FLOPs of its model."""
     by_sizes: tuple[Record, ...] = ()
@@ -255,6 +257,7 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         lost="" if any(found[trial].status == "done" for trial in once) else _lost(once, question, found),
         stopped=any("stopped_at" in found[trial].metrics for trial in twice if trial in found),
         held_back=sum(_held_back(found[trial], question) for trial in (twice if twice[0] in found else once)),
+        smallest=min(first.metrics.get("by_size", ()), key=int, default=""),
         sizes={key: first.metrics[key] for key in SIZES if key in first.metrics},
         by_sizes=tuple(found[trial] for trial in once if _by_pairs(found[trial])),
     )

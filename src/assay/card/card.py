@@ -14,8 +14,9 @@ from assay.card.judge import Line
 from assay.card.protocol import ANCHORS, DEFAULT, LANGUAGE, VERSION
 from assay.card.question import Tier
 from assay.card.request import plural
-from assay.card.wording import NAMED, headline, in_words, matching_of, named
+from assay.card.wording import headline, in_words, matching_of
 from assay.core.grouping import grouped
+from assay.core.words import NAMED, named
 from assay.metrics.intervals import Interval
 from assay.report.section import Table, Value
 from assay.report.text import render
@@ -107,8 +108,8 @@ class Card:
                 zip(in_words(self.lines), self.lines, strict=True)]  # fmt: skip
 
     def _per_byte(self, line: Line) -> str:
-        """Say who does as much with as much state, and who needs more. Only of mixers whose seeds all reach the goal,
-        this one's too, and that are not told apart."""
+        """Say whose state is as large, and whose is larger, among those that do as much: mixers that are not told
+        apart, whose seeds all reach the goal, this one's too."""
         mine = BYTES * line.answer.sizes.get("state_scalars", 0)
         theirs = {
             each.mixer: BYTES * each.sizes["state_scalars"]
@@ -120,12 +121,11 @@ class Card:
             return ""
         alike = [name for name, size in theirs.items() if abs(mine - size) <= ALIKE * size]
         larger = {name: size for name, size in theirs.items() if mine < (1 - ALIKE) * size}
-        told = [f"as much per byte of state as {named(alike)}"] if alike else []
+        told = [f"about as many as {named(alike)}"] if alike else []
         if larger:
-            names, least = named(list(larger)), f"{min(larger.values()):,}"
-            carry = f"carry {least} or more" if len(larger) > 1 else f"carries {least}"
-            told.append(f"in {mine:,} bytes of state, where {names} {carry}")
-        return ", and ".join(told)
+            least = f"{min(larger.values()):,}{' or more' * (len(larger) > 1)}"
+            told.append(f"fewer than {named(list(larger))} ({least})")
+        return f"it carries {mine:,} bytes of state, {', and '.join(told)}" if told else ""
 
     def headline(self) -> str:
         """Say in one sentence how many of the field are told better, question by question."""
@@ -280,7 +280,7 @@ def screen(head: str, short: str, table: Table, *, told: Sequence[str], verdicts
 def signed(interval: Interval, form: str = ".2f") -> str:
     """A difference in brackets: `(-0.27 ±0.18)`."""
     half = (interval.high - interval.low) / 2 if interval.high is not None and interval.low is not None else 0.0
-    return f"({interval.mean:+{form}} ±{half:{form}})"
+    return f"({interval.mean:+z{form}} ±{half:{form}})"
 
 
 def _line_json(line: Line) -> dict[str, Any]:

@@ -40,8 +40,9 @@ def profile(rows: Sequence[Row], *, title: str) -> "alt.LayerChart":
     """Draw a line per question: a stroke for each mixer of the field, a diamond with its interval for this one. Rows
     have question, series, mine, x, low, high."""
     order = list(dict.fromkeys(row["question"] for row in rows))
+    axis = {"grid": True, "ticks": False, "labelPadding": 14}  # a diamond at 0 reaches that far to its left
     place: dict[str, Any] = {
-        "y": alt.Y(field="question", type="nominal", sort=order, title=None, axis={"grid": True, "ticks": False}),
+        "y": alt.Y(field="question", type="nominal", sort=order, title=None, axis=axis),
     }
     across = alt.X(field="x", type="quantitative", title=title, scale={"domain": [0, 1]})
     mine, field = ([row for row in rows if row["mine"] is whose] for whose in (True, False))

@@ -1,6 +1,6 @@
 """How much a mixer holds: of a question about recall at several sizes, the pairs it still recalls and their bits.
 
-capacity (recall): learned with 5 of 5 seeds; 90 % right up to 57 [41, 80] pairs; 412 ±30 bits, 0.19 per byte of state
+capacity (recall): learned 4 pairs with 5 of 5 seeds; 90 % right up to 57 [41, 80] pairs; 412 ±30 bits, 0.19 per byte
 """
 
 from assay.card.battery import Answer
@@ -28,13 +28,13 @@ def told(answer: Answer, *field: Answer, final: bool) -> str:
     nothing of other questions."""
     if not answer.by_sizes:
         return ""
+    sizes = sorted(map(int, answer.by_sizes[0].metrics["by_size"]))
     learned = [curve(run) for run in answer.by_sizes if has_learned(run)]
     name = answer.question.name if final else f"{answer.question.name}, not converged: after this training"
-    said = f"capacity ({name}): learned with {len(learned)} of {len(answer.by_sizes)} seeds"
+    said = f"capacity ({name}): learned {sizes[0]} pairs with {len(learned)} of {len(answer.by_sizes)} seeds"
     held, share = bits(answer), per_byte(answer)
     if held is None or share is None:
         return said
-    sizes = sorted(map(int, answer.by_sizes[0].metrics["by_size"]))
     half = f" ±{(held.high - held.low) / 2:.0f}" if held.high is not None and held.low is not None else ""
     theirs = [found for each in field if (found := per_byte(each)) is not None]
     among = f" (the field's {min(theirs):.2g} to {max(theirs):.2g})" if theirs else ""

@@ -39,7 +39,8 @@ def made(
         answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in asked[q.name]} for q in tier.questions}
         failing = grouped((each for own in answers.values() for each in own.values() if each.lost == "failed"), _whose)
         mine = _with_a_card(mine, failing, runner)
-        agreed = _agreed(asked, runner) if look is None else {}
+        scored = {name: [mixer for mixer, each in own.items() if not each.lost] for name, own in answers.items()}
+        agreed = _agreed(scored, runner) if look is None else {}
     apart = {name for name, one in agreed.items() if not one.holds} | set(disagreed)
     timed = {}
     if look is None:
@@ -102,9 +103,13 @@ def shipped_answers(runner: Runner) -> tuple[Tier, Answers]:
 
 
 def _agreed(asked: Asked, runner: Runner) -> dict[str, Agreement]:
-    """Train the anchors here, where shipped records stand beside what was trained here, and compare."""
+    """Train the anchors here, in the questions where shipped records stand beside what was trained here, and compare.
+    `asked` are the mixers that have a score."""
     kinds = {(name, (mixer, name) in runner.read_shipped) for name, mixers in asked.items() for mixer in mixers}
-    if not any({(name, True), (name, False)} <= kinds for name in asked):
+    plain = runner.plain
+    mixed = tuple(q for q in plain.tier.questions if {(q.name, True), (q.name, False)} <= kinds)
+    if not mixed:
         return {}
-    here = replace(runner.plain, own=True, title=f"round {len(ROUNDS)} of {len(ROUNDS)}, {ROUNDS[-1]}")
-    return agreements(*shipped_answers(runner.plain), here)
+    plain = replace(plain, tier=replace(plain.tier, questions=mixed))
+    here = replace(plain, own=True, title=f"round {len(ROUNDS)} of {len(ROUNDS)}, {ROUNDS[-1]}")
+    return agreements(*shipped_answers(plain), here)

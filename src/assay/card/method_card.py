@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 from assay.card.card import ALONE, DAGGER, screen, signed
 from assay.card.judge import Compared, Difference
 from assay.card.methods import AGREE, DENSE, ONLINE, PREFIX, VERSION, DenseAgreement, Measured
-from assay.card.wording import headline, named, told_apart
+from assay.card.wording import headline, told_apart
 from assay.core.run import Record
+from assay.core.words import named
 from assay.metrics.bootstrap import ratio_difference, ratio_difference_p
 from assay.metrics.intervals import Interval, holm
 from assay.report.section import Table, Value

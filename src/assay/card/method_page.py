@@ -9,7 +9,7 @@ from assay.card.charts import MINE, beside, number, sentence, standings
 from assay.card.judge import Difference
 from assay.card.method_card import FORMATS, BudgetLine, MethodCard, above, differences, recall
 from assay.card.methods import DENSE, VERSION, Measured
-from assay.card.wording import NAMED
+from assay.core.words import NAMED
 from assay.metrics.intervals import Interval
 from assay.report.page import build_page
 from assay.report.section import Section, Value
@@ -114,7 +114,7 @@ def _field(card: MethodCard) -> Section:
             rows.append(_row(card, each, one))
     told = f"difference: how much less (+) or more (-) {card.name} loses; p: of that, after Holm"
     note = f"{card.legend()}; {LEFT_OUT}; {told}."
-    made.table("field", rows, formats={**FORMATS, "p (Holm)": ".2g", "difference": "+.3f"}, note=note)
+    made.table("field", rows, formats={**FORMATS, "p (Holm)": ".2g", "difference": "+z.3f"}, note=note)
     return made
 
 

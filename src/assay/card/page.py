@@ -12,8 +12,8 @@ from assay.card.card import Card
 from assay.card.charts import MINE, beside, number, profile, sentence, standings
 from assay.card.judge import Line, interval_of
 from assay.card.protocol import ANCHORS, SCREENING, SCREENING_SEED, SLACK, VERSION
-from assay.card.wording import NAMED
 from assay.core.run import Record
+from assay.core.words import NAMED
 from assay.report.page import build_page
 from assay.report.section import Section
 from assay.report.style import MUTED

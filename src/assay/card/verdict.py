@@ -55,8 +55,9 @@ def _doubled(mine: Answer) -> tuple[bool, str]:
     if mine.stopped:
         return False, "training ends once what it trains on is learned, and this is not"
     if mine.held_back and not mine.reached_by:
-        told = "also with twice the training, do not learn the smallest size, and so were never trained on"
-        return False, f"{mine.held_back} of {seeds} seeds, {told} the one that is scored"
+        told = f"do not learn the smallest size, {mine.smallest}, also with twice the training, and so were never"
+        scored = mine.question.metric[-1]
+        return False, f"{mine.held_back} of {seeds} seeds {told} trained on the one that is scored, {scored}"
     gains = [mine.longer[seed] - score for seed, score in mine.scores.items() if seed in mine.longer]
     if len(gains) < seeds:
         return False, "it was not trained twice as long with every seed"
@@ -64,9 +65,9 @@ def _doubled(mine: Answer) -> tuple[bool, str]:
         after = sum(score >= goal for score in mine.longer.values())
         return after == mine.reached_by, f"{after} of {seeds} reach the goal with twice the training"
     if max(gains) <= STILL < mine.learned_more:
-        return False, f"twice the training still improves what is trained on, by up to {mine.learned_more:+.2f}"
+        return False, f"twice the training still improves what is trained on, by up to {mine.learned_more:+z.2f}"
     still = max(gains) <= STILL and max(mine.longer.values()) <= goal - STILL
-    return still, f"twice the training moves the score by {'at most' if still else 'up to'} {max(gains):+.2f}"
+    return still, f"twice the training moves the score by {'at most' if still else 'up to'} {max(gains):+z.2f}"
 
 
 def _seeds(mine: Answer) -> tuple[bool, str]:

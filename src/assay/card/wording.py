@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from assay.card.judge import Compared, Line, Standing
 from assay.card.protocol import TOLERANCE
+from assay.core.words import named
 
-NAMED = 4
-"""Most mixers that a sentence names; the others are counted."""
 FEW = 3
 """With fewer to compare with, `none` is better would sound like more than it is."""
 
@@ -58,9 +57,3 @@ def matching_of(lines: Sequence[Line]) -> list[str]:
         f"not matched: the mixer alone is the layer ({', '.join(of[None])})" if of[None] else "",
     ]
     return [f"  parameters per layer: {'; '.join(each for each in told if each)}"]
-
-
-def named(names: Sequence[str]) -> str:
-    """Name a few: `a, b, c, d and 3 more`."""
-    more = len(names) - NAMED
-    return ", ".join(names) if more < 2 else f"{', '.join(names[:NAMED])} and {more} more"

@@ -144,10 +144,10 @@ def _validity(words: list[str]) -> int:
     rows: list[dict[str, Value]] = [
         {"tier": tier.name, "question": each.question, "with": each.target, "rho": each.rho or "too few",
          "p (Holm)": each.p, "mixers": each.mixers,
-         "without a family": "{:+.2f} to {:+.2f}".format(*each.without) if each.without else None}
+         "without a family": "{:+z.2f} to {:+z.2f}".format(*each.without) if each.without else None}
         for tier in ([TIERS[chosen]] if chosen else TIERS.values())
         for each in validities_of(reader(tier))
         if chosen or each.mixers
     ]  # fmt: skip
-    print(render(Table("validity", tuple(rows), {"rho": "+.2f", "p (Holm)": ".2g"})))
+    print(render(Table("validity", tuple(rows), {"rho": "+z.2f", "p (Holm)": ".2g"})))
     return 0

@@ -62,7 +62,7 @@ def _change(each: "Difference", names: Sequence[str], scores: Sequence[float]) -
         case "below":
             told = f"worse   {each.other}: {before} is better than {after}, by {-mean:.3f} [{-high:.3f}, {-low:.3f}]"
         case "level":
-            gap = f"{mean:+.3f} [{low:+.3f}, {high:+.3f}] for {names[1]}"
+            gap = f"{mean:+z.3f} [{low:+z.3f}, {high:+z.3f}] for {names[1]}"
             told = f"level   {each.other}: {before} and {after} are not told apart, {gap}"
     return f"{told}, p {each.p:.2g}"
 

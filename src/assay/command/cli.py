@@ -48,8 +48,8 @@ def _answered(words: list[str], received: Sequence[int]) -> int:
     except UserError as error:
         say(f"assay: {error}")
         return 2
-    except KeyboardInterrupt:
-        return _interrupted(received)
+    except KeyboardInterrupt as stopped:
+        return _interrupted(received, *getattr(stopped, "__notes__", ()))
     except SystemExit as exit:  # argparse leaves this way
         return exit.code if isinstance(exit.code, int) else 2
     except Exception:
@@ -58,12 +58,14 @@ def _answered(words: list[str], received: Sequence[int]) -> int:
         raise
 
 
-def _interrupted(received: Sequence[int]) -> int:
-    """Prints that Ctrl-C or SIGTERM has ended the command and returns the exit code."""
+def _interrupted(received: Sequence[int], *notes: str) -> int:
+    """Prints that Ctrl-C or SIGTERM has ended the command, with notes on what is lost, and returns the exit code."""
     for number in received:
         signal.signal(number, signal.SIG_IGN)  # a second one must not cut off the message
     ended, code = ("terminated", 143) if signal.SIGTERM in received else ("interrupted", 130)
     say(f"assay: {ended}; every finished run is stored. Repeat the command to resume.")
+    for note in notes:
+        say(note)
     # An interrupt inside an exec of text, as dataclasses do it, makes Python end itself by SIGINT after
     # `python -m`, though it was caught; the next exec of text clears it.
     exec("")

@@ -45,7 +45,7 @@ class Shell:
     """A Python file with plug-ins of your own; may be given several times."""
     cpu_only: bool = False
     """The same as --device cpu."""
-    wandb: Literal["None", "none", "on"] = "None"
+    wandb: Literal["none", "on"] = "none"
     """wandb:on logs each run to Weights & Biases as it is computed."""
     choices: bool = False
     """List the words that choose plug-ins, and exit."""
@@ -194,7 +194,7 @@ def _run_one(cls: type[Study], line: Line, show: Shower | None = None) -> int:
         raise UserError(f"--cpu-only and --device {execution.device} exclude each other: leave one out.")
     session = Session.open(study, grid, replace(execution, device="cpu") if shell.cpu_only else execution)
     if shell.dry_run:
-        return _print_plan(session, as_json=shell.json)
+        return _print_plan(session, shell)
     whole = shell.all_columns or preset in cls.whole_tables
     return publish(session, _compute(session, shell), show or Show(shell.json, shell.quiet, whole))
 
@@ -214,6 +214,7 @@ def _prog(cls: type[Any]) -> str:
 def _compute(session: Session, shell: Shell) -> Results:
     if not shell.quiet:
         say(session.describe())
+        _name_a_first_look(session, shell)
         for source in filter(has_plugins, loaded_sources()):
             say(f"a study does not check plug-ins: `assay check {source.path}` tries what they promise.")
     asks = session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet)
@@ -228,6 +229,16 @@ def _compute(session: Session, shell: Shell) -> Results:
         if shell.wandb == "on":
             watch = stack.enter_context(logged(watch, session.todo, session.labels, quiet=shell.quiet))
         return session.compute(watch)
+
+
+def _name_a_first_look(session: Session, shell: Shell) -> None:
+    """Say that there is something shorter, where the study's own defaults begin on a CPU and may take long."""
+    preset = session.plan.study.first_look
+    on_cpu = any(run.numerics.device == "cpu" for run in session.todo)
+    if shell.preset or shell.quiet or not (preset and on_cpu):
+        return
+    if (seconds := session.seconds_left()) is None or seconds > LONG:
+        say(f"On a CPU this may take long: --preset {preset} is a first look.")
 
 
 def _preset(line: Line) -> str | None:
@@ -270,15 +281,16 @@ def _with_options(held: Any, given: Mapping[str, Any]) -> Any:
     return tuple(changed) if isinstance(held, tuple) else changed[0]
 
 
-def _print_plan(session: Session, *, as_json: bool) -> int:
+def _print_plan(session: Session, shell: Shell) -> int:
     stored = {record.run.id for record in session.stored}
     rows = [{"id": run.id, "run": session.labels[run.id], "stored": run.id in stored} for run in session.plan.runs]
-    if as_json:
+    if shell.json:
         print(json.dumps({"study": session.plan.study.name, "rows": rows, "files": []}, indent=1))
         return 0
     for row in rows:
         print(f"{row['id']}  {'stored' if row['stored'] else 'to run':<6}  {printable(str(row['run']))}")
     print(session.describe())
+    _name_a_first_look(session, shell)
     if unfetched := session.plan.study.unfetched(session.todo):
         print(unfetched)
     return 0

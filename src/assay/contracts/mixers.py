@@ -84,18 +84,23 @@ def steps_as_it_runs_in_parallel(mixer: Mixer) -> None:
 
 
 def carries_the_state_it_declares(mixer: Mixer) -> None:
-    """`state_size` is the number of scalars really in the state, after 1 token and after many."""
+    """`core_state` is the number of scalars really in the state, after 1 token and after many."""
     lengths = _lengths(mixer)
     x, unused = _sequences(3, lengths[-1]), _module(mixer, lengths[-1])
     stepped, states = _walked(mixer, lengths[-1])
     for length in (1, *lengths):
         before, real = states[length]
         declared = mixer.state_size(D_MODEL, length)
-        assert real == declared, f"after {length} tokens the state holds {real} scalars, state_size says {declared}"
+        beside = declared - mixer.core_state(D_MODEL, length)
+        kept = f" beside the {beside} of its short convolution" if beside else ""
+        assert real == declared, (
+            f"after {_tokens(length)} the state holds {real - beside} scalars{kept}, and core_state says "
+            f"{declared - beside}"
+        )
         with torch.no_grad():
             again, _ = unused.step(x[:, length - 1], deepcopy(before))
         same = torch.equal(stepped[:, length - 1], again)
-        assert same, f"after {length} tokens the module holds more of them than its state does"
+        assert same, f"after {_tokens(length)} the module holds more of them than its state does"
 
 
 def trains_every_parameter(mixer: Mixer) -> None:
@@ -124,6 +129,10 @@ def mixes_each_sequence_alone(mixer: Mixer) -> None:
         assert_close(module(x), alone, _rounding(alone), f"a batch of 4 and 4 batches of 1, of {length} tokens,")
         reach = training_reach(module, x, lambda y: y[1])
         assert not reach[[0, 2, 3]].any(), "in training, a sequence's outputs depend on the others of its batch"
+
+
+def _tokens(length: int) -> str:
+    return f"{length} token{'s' * (length > 1)}"
 
 
 def _lengths(mixer: Mixer) -> list[int]:

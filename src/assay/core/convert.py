@@ -43,6 +43,8 @@ def convert(hint: Any, value: Any, *, what: str, exact: bool = False) -> Any:
         return _union(args, value, what, exact=exact)
     if origin is Literal:
         chosen = [option for option in args if option == value or str(option) == value]
+        if not chosen and isinstance(value, str) and not exact:
+            chosen = [option for option in args if str(option).lower() == value.lower()]
         if not chosen:
             raise UserError(f"{what}: expected one of {', '.join(map(str, args))}, got {value!r}.")
         return chosen[0]

@@ -61,6 +61,11 @@ class Drive:
                 lock.release()
         return [record for run in self.plan.runs if (record := self.store.get(run))]
 
+    @property
+    def under_way(self) -> list[Run]:
+        """The runs that were handed to the executor and are not stored."""
+        return [run for run in self.plan.runs if run.id in self._locks]
+
     @cached_property
     def _places(self) -> dict[str, int]:
         return {run.id: place for place, run in enumerate(self.plan.runs)}

@@ -138,6 +138,9 @@ class Study(Plugin):
     asks_first: ClassVar[bool] = False
     """Whether a command asks, on a terminal, before it starts what may take long."""
 
+    first_look: ClassVar[str] = ""
+    """The preset for a first look on a CPU, named where its own defaults would take long there."""
+
     @classmethod
     def commands(cls, words: list[str]) -> list[list[str]]:
         """Return the command lines that one with `shorthands` stands for."""

@@ -9,7 +9,7 @@ inside another. A text that could be read as anything but itself stands in doubl
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
@@ -23,6 +23,8 @@ PLAIN = re.compile(r"[^\s:,+()\"]+")
 """Matches a text without anything that separates words."""
 NUMBER = re.compile(r"[-+]?[\d.][\d_.]*([eE][-+]?\d+)?|[-+]?(inf|infinity|nan)|none|true|false|yes|no", re.IGNORECASE)
 """Matches options of other types, ranges of numbers among them."""
+NAMED = 4
+"""Most names that a sentence lists; the others are counted."""
 
 
 class Word(str):
@@ -94,3 +96,9 @@ def _outside_quotes(text: str) -> Iterator[tuple[int, str, int]]:
         depth += {"(": 1, ")": -1}.get(text[place], 0)
         yield place, text[place], depth
         place += 1
+
+
+def named(names: Sequence[str]) -> str:
+    """Name a few: `a, b, c, d and 3 more`."""
+    more = len(names) - NAMED
+    return ", ".join(names) if more < 2 else f"{', '.join(names[:NAMED])} and {more} more"

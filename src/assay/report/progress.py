@@ -27,12 +27,13 @@ BAR, TIMES = 20, 26
 
 
 @contextmanager
-def shown(labels: Mapping[str, str], total: int, *, quiet: bool = False) -> Iterator[Watch]:
-    """Yields a function that shows the events of `total` runs as they come; `labels` maps run ids to names."""
+def shown(labels: Mapping[str, str], total: int, *, part: str = "", quiet: bool = False) -> Iterator[Watch]:
+    """Yields a function that shows the events of `total` runs as they come; `labels` maps run ids to names. `part` says
+    what part of a whole they are, such as `round 1 of 5`: the time left is that of the part."""
     if quiet or not total:
         yield lambda event: None
     elif sys.stderr.isatty() and sys.stdout.isatty():
-        with _bar(labels, total) as watch:
+        with _bar(labels, total, part) as watch:
             yield watch
     elif in_notebook():
         yield _one_line(labels, total)
@@ -93,15 +94,17 @@ def _lines(labels: Mapping[str, str], total: int) -> Watch:
 
 
 @contextmanager
-def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
+def _bar(labels: Mapping[str, str], total: int, part: str) -> Iterator[Watch]:
     from rich import progress as rich
     from rich.console import Console
 
-    left, latest = rich.TextColumn("left {task.fields[left]}"), rich.TextColumn("{task.fields[latest]}", markup=False)
+    of = f" of {part}" if part else ""
+    left = rich.TextColumn(f"left {{task.fields[left]}}{of}", markup=False)
+    latest = rich.TextColumn("{task.fields[latest]}", markup=False)
     count = rich.TextColumn("{task.fields[finished]}/{task.total}")  # the bar has the shares of unfinished runs too
     columns = rich.BarColumn(BAR), count, rich.TimeElapsedColumn(), left, latest
     console = Console(stderr=True)
-    taken = BAR + 2 * len(str(total)) + TIMES
+    taken = BAR + 2 * len(str(total)) + TIMES + len(of)
     with rich.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total, finished=0, latest="", left=UNKNOWN)
         finished, partial, found = 0, dict[str, float](), _found_last()

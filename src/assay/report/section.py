@@ -16,6 +16,7 @@ from typing import Any
 from assay.core.errors import UserError
 from assay.core.run import Record, finite
 from assay.core.study import Study
+from assay.core.words import named
 from assay.metrics.intervals import Interval
 from assay.report.style import Looks, house_spec, notes
 
@@ -25,8 +26,6 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20
 """Characters that begin a formula in a spreadsheet; the last four are wide forms of the first."""
 NUMBER = re.compile(r"[+-](\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|-", re.ASCII | re.IGNORECASE)
 Value = str | int | float | Interval | None
-NAMED = 3
-"""Most runs that a warning names; it counts the rest."""
 
 
 @dataclass(frozen=True)
@@ -215,10 +214,8 @@ def _without_odd(report: Callable[[Sequence[Record]], Section], records: Sequenc
     left = [record for record in records if record.run.id not in names]
     if not odd or not left or _problem(report, left) is not None:
         return None
-    more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
     warnings.warn(
-        f"{odd[0].run.study} is reported without {', '.join(names[:NAMED])}{more}, which cannot be read: "
-        f"{_problem(report, odd[:1])}",
+        f"{odd[0].run.study} is reported without {named(names)}, which cannot be read: {_problem(report, odd[:1])}",
         stacklevel=3,
     )
     return report(left)

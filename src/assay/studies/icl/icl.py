@@ -33,6 +33,7 @@ class InContext(Study):
     autocast: ClassVar[bool] = True
     compiles: ClassVar[bool] = True
     presets: ClassVar = PRESETS
+    first_look: ClassVar[str] = "quick"
     renamed: ClassVar[Mapping[str, str]] = {"task.eval_size": "eval_size"}
 
     task: Task = field(default_factory=lambda: tasks.parse("mqar"))

@@ -78,8 +78,8 @@ class Versus:
     p: float | None
 
     def __str__(self) -> str:
-        bounds = "" if self.difference.low is None else f" [{self.difference.low:+.0f}, {self.difference.high:+.0f}]"
-        return f"{self.difference.mean:+.0f}{bounds}{' *' * (self.p is not None and self.p < SIGNIFICANT)}"
+        bounds = "" if self.difference.low is None else f" [{self.difference.low:+z.0f}, {self.difference.high:+z.0f}]"
+        return f"{self.difference.mean:+z.0f}{bounds}{' *' * (self.p is not None and self.p < SIGNIFICANT)}"
 
 
 def compared(found: Sequence[Row], others: Mapping[str, Row]) -> dict[tuple[str, str], Versus]:
