@@ -73,7 +73,7 @@ def block() -> str:
 
 def _change(found: Interval) -> str:
     assert found.low is not None and found.high is not None
-    return f"{found.mean:+.3f} ±{(found.high - found.low) / 2:.3f}"
+    return f"{found.mean:+z.3f} ±{(found.high - found.low) / 2:.3f}"
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:

@@ -45,7 +45,7 @@ def shown() -> str:
         told.append(_seeds(tier, list(answers["language"].values())))
         carried = [own for word, own in answers["recall"].items() if word.partition(":")[0] not in WITHOUT_STATE]
         rho = spearman([own.mean for own in carried], [own.sizes["state_scalars"] for own in carried])
-        told.append(f"- `{tier.name}`: recall and bytes of state of {len(carried)} recurrent mixers: {rho:+.2f}.")
+        told.append(f"- `{tier.name}`: recall and bytes of state of {len(carried)} recurrent mixers: {rho:+z.2f}.")
     return "\n".join([*lines, "", *told])
 
 
@@ -55,7 +55,7 @@ def _with_language(answers: Answers, name: str, without: tuple[str, ...]) -> str
     if len(words) < LEAST:
         return f"too few ({len(words)})"
     rho = spearman([both[0][word].mean for word in words], [-both[1][word].mean for word in words])
-    return f"{rho:+.2f} of {len(words)}"
+    return f"{rho:+z.2f} of {len(words)}"
 
 
 def _least(tier: Tier, answers: Answers) -> str:

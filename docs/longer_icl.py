@@ -87,7 +87,7 @@ def closely(found: Capacity) -> str:
 
 
 def signed(found: Interval) -> str:
-    return f"{found.mean:+.0f} [{found.low:+.0f}, {found.high:+.0f}]"
+    return f"{found.mean:+z.0f} [{found.low:+z.0f}, {found.high:+z.0f}]"
 
 
 def rate_of(pair: Pair) -> str:

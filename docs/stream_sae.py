@@ -55,7 +55,7 @@ def _late(row: Row) -> str | None:
     """How much the last half of training took off the FVU of the learning curve; the rate falls in the last fifth."""
     curves = [(each.metrics["history"]["steps"], each.metrics["history"].get("curve_fvu")) for each in row.finished]
     gains = [fvu[-1] - fvu[steps.index(steps[-1] // 2)] for steps, fvu in curves if fvu]
-    return f"{fmean(gains):+.3f}" if gains else None
+    return f"{fmean(gains):+z.3f}" if gains else None
 
 
 def _beside(row: Row, steps: int) -> list[Record]:

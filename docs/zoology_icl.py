@@ -58,7 +58,7 @@ def difference(row: Row, other: Row) -> str:
     """How far one lies above another, paired over seeds."""
     one, two = row.values("accuracy"), other.values("accuracy")
     found, least = paired_difference(one, two), min(one[seed] - two[seed] for seed in one)
-    return f"{found.mean:+.3f} [{found.low:.3f}, {found.high:.3f}] (the smallest of the seeds {least:+.3f})"
+    return f"{found.mean:+z.3f} [{found.low:.3f}, {found.high:.3f}] (the smallest of the seeds {least:+z.3f})"
 
 
 def apart(short: Mapping[str, Row], long: Mapping[str, Row]) -> str:
