@@ -312,7 +312,7 @@ def test_questions_may_be_told_apart_by_commas(cli: Cli, monkeypatch: pytest.Mon
 
 
 def test_a_budget_that_no_question_fits_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow, second = replace(TOY.questions[0], steps=10**9), replace(TOY.questions[0], name="copy")
+    slow, second = replace(TOY.questions[0], steps=10**9), replace(TOY.questions[0], name="copy", steps=2 * 10**9)
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(slow, second))})
     code, _, err = cli("card", "gru", "--vs", "gru", "--budget", "100s", "--dry-run")
     assert code == 0 and "recall alone may take longer than the budget (2 min): " in err, err
@@ -322,12 +322,21 @@ def test_a_budget_that_no_question_fits_is_said(cli: Cli, monkeypatch: pytest.Mo
     assert err.count("timing a few steps") == 1, "what the budget and the plan say rests on one timing"
 
 
+def test_a_budget_keeps_what_fits_after_a_question_that_does_not(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, second = replace(TOY.questions[0], steps=10**9), replace(TOY.questions[0], name="copy")
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(slow, second))})
+    code, out, err = cli("card", "gru", "--vs", "gru", "--budget", "10m", "--dry-run")
+    assert code == 0 and "alone" not in err and "left out, to stay within the budget: recall" in err, err
+    assert out.startswith("copy: ")
+
+
 def test_what_was_left_out_stands_on_the_page_too(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     second = replace(TOY.questions[0], name="copy", steps=10**9)
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(*TOY.questions, second))})
     code, out, err = cli("card", "gru", "--vs", "gru", "--executor", "serial", "--budget", "1h")
     assert code == 0 and "left out, to stay within the budget: copy" in out, err
-    page = (tmp_path / "results/card/gru.vs.html").read_text()
+    page = (tmp_path / "results/card/gru.vs.recall.html").read_text()
+    assert not (tmp_path / "results/card/gru.vs.html").exists(), "a card of some questions takes no whole one's place"
     assert "Left out, to stay within the budget: copy." in page
     assert all(f"{column}: " in page for column in ("floor", "rank", "best of the field", "rates that work", "tasks"))
     assert "asked for 2 pairs" in page

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from assay.card import holding
+from assay.card import holding, protocol
 from assay.card.anchors import Agreement
 from assay.card.battery import Answer
 from assay.card.cost import WIDTH, Speed
@@ -69,6 +69,12 @@ class Card:
         """The name of its files: that of the default tier and its own text is the mixer's alone."""
         told = ("" if self.tier.name == DEFAULT else self.tier.name, Path(self.tier.text).name)
         return ".".join(filter(None, (self.mixer, *told)))
+
+    @property
+    def part(self) -> list[str]:
+        """The questions that it has, where it lacks some of its tier's."""
+        names = [each.name for each in self.lines]
+        return [] if names == [each.name for each in protocol.TIERS[self.tier.name].questions] else names
 
     @property
     def failed(self) -> list[str]:

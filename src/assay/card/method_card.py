@@ -134,6 +134,11 @@ class MethodCard:
         return f"{self.name}.{ONLINE}"
 
     @property
+    def part(self) -> tuple[str, ...]:
+        """Nothing: it is always whole."""
+        return ()
+
+    @property
     def ranks(self) -> dict[str, str]:
         return {each.name: each.rank for each in self.lines}
 

@@ -190,24 +190,25 @@ class MixerBattery:
         return replace(self, runner=runner, field=beside, notes=[*self.notes, *told])
 
     def within(self, budget: float) -> "MixerBattery":
-        """Leave out the last questions of a tier until the rest is expected to fit, and keep at least one, with a note
-        where that one may not fit either."""
+        """Keep the questions that cost nothing, and in their order the others that are expected to fit; where none is
+        left, the cheapest, and say that it may not fit."""
         took = self._expected()
         fixed = self._fixed(took)
-        tier, left, notes = self.runner.tier, budget - fixed, list(self.notes)
-        first = tier.questions[0].name
-        if took[first].most > left:
+        tier, left, kept = self.runner.tier, budget - fixed, list[str]()
+        for name in took:
+            if took[name].most <= max(0.0, left):
+                kept.append(name)
+                left -= took[name].most
+        if not kept:
+            kept = [min(took, key=lambda name: took[name].most)]
             given = duration(budget) + (f"; did you mean {budget:g}m?" if budget < MINUTE else "")
-            say(f"{first} alone may take longer than the budget ({given}): {_spell(took[first])}")
+            say(f"{kept[0]} alone may take longer than the budget ({given}): {_spell(took[kept[0]])}")
             say("a card needs a question, so it is asked all the same")
-        for place, question in enumerate(tier.questions):
-            left -= took[question.name].most
-            if left < 0 and place:
-                kept, out = tier.questions[:place], [each.name for each in tier.questions[place:]]
-                notes.append(f"left out, to stay within the budget: {', '.join(out)}")
-                runner = replace(self.runner, tier=replace(tier, questions=kept))
-                return replace(self, runner=runner, notes=notes, _took=took, _beside=fixed)
-        return replace(self, notes=notes, _took=took, _beside=fixed)
+        out = [name for name in took if name not in kept]
+        told = [f"left out, to stay within the budget: {', '.join(out)}"] if out else []
+        asked = replace(tier, questions=tuple(q for q in tier.questions if q.name in kept))
+        runner = replace(self.runner, tier=asked)
+        return replace(self, runner=runner, notes=[*self.notes, *told], _took=took, _beside=fixed)
 
     def plan(self) -> list[str]:
         """Say what would be run: the rounds of every question, and about how long they take here."""

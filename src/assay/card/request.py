@@ -58,6 +58,10 @@ class AnyCard(Protocol):
         """Return the name of its files, without the ending."""
 
     @property
+    def part(self) -> Sequence[str]:
+        """The questions that it has, where it lacks some."""
+
+    @property
     def ranks(self) -> Mapping[str, str]:
         """The places it may have, by question; empty where it is not ranked."""
 

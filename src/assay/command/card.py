@@ -71,9 +71,8 @@ def card(words: list[str]) -> int:
     cards = battery.made()
     if args.ship:
         _ship(args.ship, battery)
-    part = [*(["vs"] if request.vs else []), *(request.questions or ())]
     for each in cards:
-        say(f"page: {_page(each, battery, folder, part)}")
+        say(f"page: {_page(each, battery, folder, beside=bool(request.vs))}")
     if args.json:
         print(_json(cards, battery))
     else:
@@ -107,12 +106,12 @@ def _ship(folder: Path, battery: "Battery") -> None:
     shipped.add(battery.ships_as(), folder, battery.records())
 
 
-def _page(one: "AnyCard", battery: "Battery", folder: str, part: Sequence[str]) -> Path:
-    """Write the card's page, its badge, and the card as JSON, beside the store. `part` names what is not whole, the
-    field or the questions: such a card takes no whole one's place."""
+def _page(one: "AnyCard", battery: "Battery", folder: str, *, beside: bool) -> Path:
+    """Write the card's page, its badge, and the card as JSON, beside the store. One that is not whole, with a field of
+    its own `beside` it or some of the questions, is named by that, and takes no whole one's place."""
     from assay.card.badge import badge
 
-    stem = re.sub(r"[^\w.=-]+", "_", ".".join([one.stem, *part]))
+    stem = re.sub(r"[^\w.=-]+", "_", ".".join([one.stem, *["vs"] * beside, *one.part]))
     path = battery.out / f"{stem}.html"
     with disk_errors(path):
         write_file(path, battery.page(one, _file_of(one.name, folder)).encode())
