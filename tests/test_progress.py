@@ -10,17 +10,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import rich.progress
 
 from assay.command.cli import main
 from assay.core.drive import Event
 from assay.core.run import Record, Run
 from assay.core.study import Progress
-from assay.report import progress
+from assay.report import progress, time_left
 
-update = rich.progress.Progress.update
 TOY = Path(__file__).parent / "toy.py"
 SLOW = Run("toy", {"x": 1}, 0, {})
+PLAN = [SLOW, *(Run("toy", {"x": x}, 0, {}) for x in range(2, 13))]
 
 
 def test_a_run_off_a_terminal_soon_says_how_far_it_is_and_again_after_each_silence(
@@ -28,6 +27,7 @@ def test_a_run_off_a_terminal_soon_says_how_far_it_is_and_again_after_each_silen
 ) -> None:
     clock = 0.0
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock))
+    monkeypatch.setattr(time_left, "time", SimpleNamespace(monotonic=lambda: clock))
 
     def lines_at(seconds: float, event: Event) -> list[str]:
         nonlocal clock
@@ -38,7 +38,7 @@ def test_a_run_off_a_terminal_soon_says_how_far_it_is_and_again_after_each_silen
     def at_work(done: int, **metrics: float) -> Event:
         return Event("progress", SLOW, progress=Progress(SLOW, done, 4000, metrics))
 
-    with progress.shown({SLOW.id: "toy x=1"}, 12) as watch:
+    with progress.shown({SLOW.id: "toy x=1"}, PLAN) as watch:
         assert lines_at(2.9, at_work(1)) == []
         assert lines_at(3.0, at_work(2)) == ["[ 0/12     3 s] 0.05 % of toy x=1"]
         assert lines_at(12.9, at_work(900, loss=0.41)) == [], "a line has just been there"
@@ -49,7 +49,7 @@ def test_a_run_off_a_terminal_soon_says_how_far_it_is_and_again_after_each_silen
         assert lines_at(29.5, stored) == ["[ 1/12    30 s] done toy x=1  loss 0.25"]
         assert lines_at(44.0, at_work(3000)) == [], "a stored run breaks the silence too"
         assert lines_at(50.0, at_work(4000, loss=0.5)) == ["[ 1/12    50 s] 100 % of toy x=1  loss 0.5"]
-    with progress.shown({SLOW.id: "toy x=1"}, 12, quiet=True) as watch:
+    with progress.shown({SLOW.id: "toy x=1"}, PLAN, quiet=True) as watch:
         assert lines_at(100.0, at_work(10)) == []
 
 
@@ -67,7 +67,7 @@ def test_lines_are_cut_to_the_width_of_a_terminal_and_whole_in_a_file(
     """Standard output goes to a file, as in `assay card my_mixer.py > card.txt`."""
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    with progress.shown({SLOW.id: LONG}, 12) as watch:
+    with progress.shown({SLOW.id: LONG}, PLAN) as watch:
         watch(finished())
     (line,) = capsys.readouterr().err.splitlines()
     assert len(line) <= widest and (LONG in line) is not terminal
@@ -108,46 +108,12 @@ def test_a_bar_says_what_the_time_left_is_of(part: str, said: str, monkeypatch: 
     monkeypatch.setenv("COLUMNS", "100")
 
     def act() -> None:
-        with progress.shown({SLOW.id: LONG}, 12, part=part) as watch:
+        with progress.shown({SLOW.id: LONG}, PLAN, part=part) as watch:
             watch(Event("progress", SLOW, progress=Progress(SLOW, 1, 3000)))
 
     shown = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in on_a_terminal(monkeypatch, act).splitlines()]
     assert any(f" {said} toy " in line for line in shown), shown
     assert max(map(len, shown)) <= 100
-
-
-def test_a_bar_expects_no_run_to_end_sooner_than_its_own_pace_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reference that is done in seconds is no measure of the training beside it."""
-    told, clock = list[str](), 0.0
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock))
-    monkeypatch.setattr("rich.progress.Task.time_remaining", property(lambda task: 5.0 if task.completed > 1 else None))
-    monkeypatch.setattr("rich.progress.Progress.update", lambda bar, task, **given: (
-        told.append(given.get("left", "")), update(bar, task, **given))
-    )  # fmt: skip
-    other = Run("toy", {"x": 2}, 0, {})
-    with progress._bar({SLOW.id: "toy x=1", other.id: "toy x=2"}, 2, "") as watch:
-        watch(Event("progress", SLOW, progress=Progress(SLOW, 1, 3000)))
-        assert told[-1] == "?"
-        watch(Event("stored", other, record=Record(other, "done", {})))
-        assert told[-1] == "5 s"
-        clock = 10.0
-        watch(Event("progress", SLOW, progress=Progress(SLOW, 11, 3000)))
-        assert told[-1] == "50 min", "a step a second"
-        watch(Event("stored", SLOW, record=Record(SLOW, "done", {})))
-        assert told[-1] == "5 s"
-
-
-def test_a_bar_counts_a_run_once_it_is_over_and_not_while_it_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[dict[str, object]] = []
-    monkeypatch.setattr("rich.progress.Task.time_remaining", property(lambda task: 9.0))
-    monkeypatch.setattr("rich.progress.Progress.update", lambda bar, task, **given: told.append(given))
-    other = Run("toy", {"x": 2}, 0, {})
-    with progress._bar({SLOW.id: "toy x=1", other.id: "toy x=2"}, 2, "") as watch:
-        for run in (SLOW, other):
-            watch(Event("progress", run, progress=Progress(run, 3000, 3000)))
-        assert told[-2]["finished"] == 0 and told[-1]["left"] == "?", "nobody knows how long the scores take"
-        watch(Event("stored", other, record=Record(other, "done", {})))
-        assert told[-2]["finished"] == 1 and told[-1]["left"] == "9 s"
 
 
 def test_a_long_name_is_cut_in_its_middle_so_that_count_and_time_stay() -> None:

@@ -330,20 +330,21 @@ def test_a_switch_is_read_in_every_spelling_whatever_it_is_set_to(name: str, pre
 
 
 @pytest.mark.parametrize(
-    ("first_look", "words", "named"),
+    ("for_cpu", "words", "named"),
     [
-        ("wide", (), True),
-        ("wide", ("--preset", "wide"), False),
-        ("", (), False),
-        ("wide", ("--quiet",), False),
+        (("wide",), (), True),
+        (("wide",), ("--preset", "shapes"), True),
+        (("shapes", "wide"), ("--preset", "wide"), False),
+        ((), (), False),
+        (("wide",), ("--quiet",), False),
     ],
 )
 @pytest.mark.parametrize("dry", [True, False])
 def test_a_study_that_may_take_long_on_a_cpu_names_its_preset_for_a_first_look(
-    cli: Cli, shelf: Path, tmp_path: Path, first_look: str, words: tuple[str, ...], named: bool, dry: bool,
+    cli: Cli, shelf: Path, tmp_path: Path, for_cpu: tuple[str, ...], words: tuple[str, ...], named: bool, dry: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(Study, "first_look", first_look)
+    monkeypatch.setattr(Study, "for_cpu", for_cpu)
     command = ["shelf", "--plugin", shelf, "--executor", "serial", "--out", tmp_path, *words]
     code, _, err = cli(*command, *["--dry-run"] * dry)
     said = "On a CPU this may take long: --preset wide is a first look." in err

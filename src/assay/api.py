@@ -253,7 +253,7 @@ def _session(study: str, preset: str | None, grid: Grid, options: dict[str, Any]
 def _watched(session: Session, progress: bool | None, watch: Callable[[Event], None] | None) -> Results:
     """Compute a session's runs, and show their progress where somebody would see it."""
     seen = sys.stderr.isatty() or in_notebook() if progress is None else progress
-    with shown(session.labels, len(session.todo), quiet=not seen) as show:
+    with shown(session.labels, session.todo, workers=lambda: session.workers, quiet=not seen) as show:
 
         def both(event: Event) -> None:
             show(event)

@@ -156,7 +156,8 @@ def _shipped(runs: Sequence[Run]) -> list[Record]:
 def computed(session: Session) -> list[Record]:
     """Compute a session, with its progress and every run that did not finish on standard error."""
     say(session.describe())
-    with shown(session.labels, len(session.todo), part=session.title.partition(", ")[0]) as watch:
+    part = session.title.partition(", ")[0]
+    with shown(session.labels, session.todo, workers=lambda: session.workers, part=part) as watch:
         records = list(session.compute(watch))
     for record in records:
         if record.status != "done":

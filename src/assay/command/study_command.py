@@ -225,20 +225,22 @@ def _compute(session: Session, shell: Shell) -> Results:
             if input().strip().lower() not in ("y", "yes"):
                 raise UserError("nothing was started.")
     with ExitStack() as stack:
-        watch = stack.enter_context(shown(session.labels, len(session.todo), quiet=shell.quiet))
+        watch = stack.enter_context(
+            shown(session.labels, session.todo, workers=lambda: session.workers, quiet=shell.quiet)
+        )
         if shell.wandb == "on":
             watch = stack.enter_context(logged(watch, session.todo, session.labels, quiet=shell.quiet))
         return session.compute(watch)
 
 
 def _name_a_first_look(session: Session, shell: Shell) -> None:
-    """Say that there is something shorter, where the study's own defaults begin on a CPU and may take long."""
-    preset = session.plan.study.first_look
+    """Say that there is something shorter, where what may take long begins on a CPU."""
+    presets = session.plan.study.for_cpu
     on_cpu = any(run.numerics.device == "cpu" for run in session.todo)
-    if shell.preset or shell.quiet or not (preset and on_cpu):
+    if not presets or shell.preset in presets or shell.quiet or not on_cpu:
         return
     if (seconds := session.seconds_left()) is None or seconds > LONG:
-        say(f"On a CPU this may take long: --preset {preset} is a first look.")
+        say(f"On a CPU this may take long: --preset {presets[0]} is a first look.")
 
 
 def _preset(line: Line) -> str | None:

@@ -138,8 +138,8 @@ class Study(Plugin):
     asks_first: ClassVar[bool] = False
     """Whether a command asks, on a terminal, before it starts what may take long."""
 
-    first_look: ClassVar[str] = ""
-    """The preset for a first look on a CPU, named where its own defaults would take long there."""
+    for_cpu: ClassVar[Sequence[str]] = ()
+    """Presets that a CPU computes in minutes, where the others and the defaults take long; the first is named there."""
 
     @classmethod
     def commands(cls, words: list[str]) -> list[list[str]]:

@@ -6,34 +6,42 @@ Everything goes to standard error; standard output is for results.
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from assay.core.drive import Event
 from assay.core.estimate import duration
+from assay.core.run import Run
 from assay.core.words import printable
+from assay.report.time_left import OfPlan, of_run
 
 Watch = Callable[[Event], None]
 SILENCE = 15.0
 """Seconds without output after which, without a terminal, the progress of an unfinished run is printed."""
 FIRST = 3.0
 """Seconds after which it is printed for the first time, to show that something happens."""
-MEASURED = 5.0
-"""Seconds of a run after which the time left is estimated."""
-
 UNKNOWN = "?"
 BAR, TIMES = 20, 26
 """Characters of the bar, and of what stands between it and the latest run, but for the number of runs."""
 
 
 @contextmanager
-def shown(labels: Mapping[str, str], total: int, *, part: str = "", quiet: bool = False) -> Iterator[Watch]:
-    """Yields a function that shows the events of `total` runs as they come; `labels` maps run ids to names. `part` says
-    what part of a whole they are, such as `round 1 of 5`: the time left is that of the part."""
+def shown(
+    labels: Mapping[str, str],
+    todo: Sequence[Run],
+    *,
+    workers: Callable[[], int] = lambda: 1,
+    part: str = "",
+    quiet: bool = False,
+) -> Iterator[Watch]:
+    """Yields a function that shows the events of the runs that are to be computed, by so many workers at once, as they
+    come; `labels` maps run ids to names. `part` says what part of a whole the runs are, such as `round 1 of 5`: the
+    time left is that of the part."""
+    total = len(todo)
     if quiet or not total:
         yield lambda event: None
     elif sys.stderr.isatty() and sys.stdout.isatty():
-        with _bar(labels, total, part) as watch:
+        with _bar(labels, total, part, OfPlan(todo, workers)) as watch:
             yield watch
     elif in_notebook():
         yield _one_line(labels, total)
@@ -49,7 +57,7 @@ def in_notebook() -> bool:
 
 def _one_line(labels: Mapping[str, str], total: int) -> Watch:
     """Rewrites one line below a notebook's cell: a cell with a line per run would bury its result."""
-    done, width, found, left = 0, 0, _found_last(), _time_left()
+    done, width, found, left = 0, 0, _found_last(), of_run()
 
     def watch(event: Event) -> None:
         nonlocal done, width
@@ -69,7 +77,7 @@ def _lines(labels: Mapping[str, str], total: int) -> Watch:
     [ 3/35  42 s] 31 % of expressivity self_attn seed=3 (about 2 min left)  loss 0.41
 
     On a terminal, whose other stream goes elsewhere, lines are cut to its width; in a file they are whole."""
-    done, found, left = 0, _found_last(), _time_left()
+    done, found, left = 0, _found_last(), of_run()
     start = time.monotonic()
     said = start - SILENCE + FIRST
 
@@ -94,39 +102,33 @@ def _lines(labels: Mapping[str, str], total: int) -> Watch:
 
 
 @contextmanager
-def _bar(labels: Mapping[str, str], total: int, part: str) -> Iterator[Watch]:
+def _bar(labels: Mapping[str, str], total: int, part: str, time_left: OfPlan) -> Iterator[Watch]:
     from rich import progress as rich
     from rich.console import Console
 
     of = f" of {part}" if part else ""
-    left = rich.TextColumn(f"left {{task.fields[left]}}{of}", markup=False)
+    remaining = rich.TextColumn(f"left {{task.fields[left]}}{of}", markup=False)
     latest = rich.TextColumn("{task.fields[latest]}", markup=False)
     count = rich.TextColumn("{task.fields[finished]}/{task.total}")  # the bar has the shares of unfinished runs too
-    columns = rich.BarColumn(BAR), count, rich.TimeElapsedColumn(), left, latest
+    columns = rich.BarColumn(BAR), count, rich.TimeElapsedColumn(), remaining, latest
     console = Console(stderr=True)
     taken = BAR + 2 * len(str(total)) + TIMES + len(of)
     with rich.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total, finished=0, latest="", left=UNKNOWN)
         finished, partial, found = 0, dict[str, float](), _found_last()
-        time_left, of_run = _time_left(), dict[str, float | None]()
 
         def watch(event: Event) -> None:
             nonlocal finished
             if event.progress:
                 partial[event.run.id] = event.progress.share
-            of_run[event.run.id] = time_left(event)
             if event.record:
                 finished += 1
                 partial.pop(event.run.id, None)
-                of_run.pop(event.run.id)
             text = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{found(event)}"
             text = cut(text.strip(), max(0, console.width - taken))
-            bar.update(task, completed=finished + sum(partial.values()), finished=finished, latest=text)
-            # The pace of runs that are over says little of a longer one that is not.
-            known = [seconds for seconds in (bar.tasks[0].time_remaining, *of_run.values()) if seconds is not None]
-            # One that is trained is still scored, and how long that takes shows once the first run is over.
-            told = known and (finished or max(partial.values(), default=0.0) < 1)
-            bar.update(task, left=duration(max(known)) if told else UNKNOWN)
+            seconds = time_left(event)
+            left = UNKNOWN if seconds is None else duration(seconds)
+            bar.update(task, completed=finished + sum(partial.values()), finished=finished, latest=text, left=left)
 
         yield watch
 
@@ -151,23 +153,6 @@ def _percent(share: float) -> str:
 
 def _about(seconds: float | None) -> str:
     return "" if seconds is None else f" (about {duration(seconds)} left)"
-
-
-def _time_left() -> Callable[[Event], float | None]:
-    """Returns a function that estimates the seconds that an unfinished run will still take, at the pace since its first
-    progress here."""
-    began: dict[str, tuple[float, float]] = {}
-
-    def left(event: Event) -> float | None:
-        if not event.progress:
-            return None
-        now, share = time.monotonic(), event.progress.share
-        start, before = began.setdefault(event.run.id, (now, share))
-        if now - start < MEASURED or not before < share < 1:
-            return None
-        return (now - start) / (share - before) * (1 - share)
-
-    return left
 
 
 def _found_last() -> Callable[[Event], str]:

@@ -33,7 +33,7 @@ class InContext(Study):
     autocast: ClassVar[bool] = True
     compiles: ClassVar[bool] = True
     presets: ClassVar = PRESETS
-    first_look: ClassVar[str] = "quick"
+    for_cpu: ClassVar[tuple[str, ...]] = ("quick", "small", "demo")
     renamed: ClassVar[Mapping[str, str]] = {"task.eval_size": "eval_size"}
 
     task: Task = field(default_factory=lambda: tasks.parse("mqar"))
