@@ -114,13 +114,13 @@ def test_the_list_of_claims_says_how_long_each_takes(cli: Cli) -> None:
 def test_a_number_that_is_not_finite_is_named(toy: Any, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "x=2").write_text("nan")
     code, _, err = cli("toy", "--xs", "2", "--seeds", "0", "--trap", tmp_path, "--out", tmp_path / "out")
-    assert code == 1 and "diverged: toy" in err and "not finite: square" in err
+    assert code == 1 and "diverged: toy" in err and "not finite: the metric square" in err
 
 
 def test_a_study_may_name_what_was_not_finite(toy: Any, tmp_path: Path) -> None:
     (run, *_) = toy().plan()
     stored: Record = Store(tmp_path).commit(Outcome(run, {"a": {"b": float("inf")}}, diverged="the loss at step 3"))
-    assert stored.status == "diverged" and stored.error == "not finite: the loss at step 3, a.b"
+    assert stored.status == "diverged" and stored.error == "not finite: the loss at step 3 and the metric a.b"
     assert json.loads((Store(tmp_path).folder(run) / "record.json").read_text())["metrics"] == {"a": {"b": None}}
 
 

@@ -147,6 +147,7 @@ def test_promises_are_tried_with_the_options_that_are_asked_for(tmp_path: Path, 
     (tmp_path / "optional.py").write_text(optional)
     code, out, err = cli("card", "optional.py", "optional:ahead=True", "--executor", "serial")
     assert code == 2 and not out and "optional:ahead=true breaks a promise" in err and "tokens after t" in err, err
+    assert "`assay check optional.py optional:ahead=true` tries every promise" in err
 
 
 @pytest.mark.parametrize(

@@ -140,13 +140,16 @@ def spelled(folder: str, words: Sequence[str]) -> list[str]:
 def check_promises(words: Sequence[str], folder: str = MIXERS) -> None:
     """Stop at the first broken promise: a card of a mixer that looks ahead would say nothing."""
     from assay.contracts.base import check
+    from assay.core.foreign import source_of
 
     of = "mixers" if folder == MIXERS else "attention methods"
     for word in words:
         for verdict in check(folder, registries()[folder].parse(word)):
             if not verdict.kept:
+                source = source_of(type(registries()[folder].parse(word)).__module__)
                 raise UserError(
-                    f"{word} breaks a promise of {of} ({verdict.name.replace('_', ' ')}), so a card would say nothing: "
-                    f"{verdict.promise} Seen: {verdict.seen}. `assay check` tries them all."
+                    f"{word} breaks a promise of {of} ({verdict.name.replace('_', ' ')}), so a card would say nothing. "
+                    f"Promised: {verdict.promise} Seen: {verdict.seen}. "
+                    f"`assay check {source.path if source else folder} {word}` tries every promise."
                 )
         say(f"{word} keeps every promise of {of}")

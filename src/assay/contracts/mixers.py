@@ -39,7 +39,7 @@ def gives_finite_numbers(mixer: Mixer) -> None:
 
 
 def does_not_read_the_future(mixer: Mixer) -> None:
-    """Changing the tokens after t leaves the outputs up to t as they were (FFT: to 1e-5), with no gradient to them."""
+    """Changing the tokens after t leaves the outputs up to t as they were (an FFT: within 1e-5), without gradients."""
     for length in _lengths(mixer):
         cuts = torch.tensor([t for t in CUTS if t < length])
         module, x = _module(mixer, length), _sequences(len(cuts), length)

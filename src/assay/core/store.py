@@ -62,8 +62,9 @@ class Store:
         self._set_aside(outcome.run)
         saved = outcome.artifacts
         files = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in saved.items()}
-        named = [*([outcome.diverged] if isinstance(outcome.diverged, str) else []), *not_finite(outcome.metrics)]
-        error = f"not finite: {', '.join(named)}" if named else None
+        named, lost = [outcome.diverged] if isinstance(outcome.diverged, str) else [], not_finite(outcome.metrics)
+        named += [f"the metric{'s'[: len(lost) > 1]} {', '.join(lost)}"] if lost else []
+        error = f"not finite: {' and '.join(named)}" if named else None
         made = outcome.provenance
         record = Record(outcome.run, status, metrics, cost, error, made, _now(), tuple(saved), place, files=files)
         return self._write(record, saved)

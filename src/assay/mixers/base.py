@@ -98,10 +98,13 @@ class Mixer(Sized):
         return None
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
-        raise NotImplementedError(f"{type(self).__name__}.core")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no core(self, d_model, max_len), which returns its module"
+        )
 
     def core_state(self, d_model: int, length: int) -> int:
-        raise NotImplementedError(f"{type(self).__name__}.core_state")
+        has = "core_state(self, d_model, length), which returns how many scalars its state has after `length` tokens"
+        raise NotImplementedError(f"{type(self).__name__} has no {has}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -170,9 +170,12 @@ def _found_last() -> Callable[[Event], str]:
 
 
 def _found(event: Event) -> str:
-    """Returns the first three metrics, or the reason why there are none."""
+    """Returns the first three metrics, or the reason why there are none; nothing of a run that failed or diverged,
+    whose numbers are no scores."""
     if event.record and event.record.refusal:
         return f": {event.record.refusal}"
+    if event.record and event.record.status != "done":
+        return ""
     source = event.record or event.progress
     numbers = [(key, value) for key, value in source.metrics.items() if isinstance(value, float)] if source else []
     return "".join(f"  {key} {value:.3g}" for key, value in numbers[:3])
