@@ -160,6 +160,8 @@ def test_a_mixer_that_looks_ahead_is_refused_by_name_of_the_promise(ahead: str, 
     (tmp_path / "leaking.py").write_text(LEAKING.replace("x.mean(1, keepdim=True)", ahead))
     code, out, err = cli("card", "leaking.py", "--executor", "serial")
     assert code == 2 and not out and "breaks a promise" in err and "does not read the future" in err, err
+    code, _, err = cli("card", "leaking.py", "--questions", "recal", "--executor", "serial")
+    assert code == 2 and "no question 'recal'" in err, "what is told without a try is told first"
     assert not (tmp_path / "results").exists()
 
 

@@ -46,7 +46,7 @@ def test_whose_state_is_as_large_or_larger_is_said_where_every_seed_recalls() ->
         answered("small", 0.97, 0.98, state=2),
     ]
     told = card(answered("mine", 0.98, 0.98), *field).verdicts()[0]
-    assert told.endswith("; it carries 40 bytes of state, about as many as same, and fewer than large (320)")
+    assert told.endswith("; its 2 layers carry 40 bytes of state, about as many as same, and fewer than large (320)")
     two = card(answered("mine", 0.98, 0.98), *field, answered("larger", 0.97, 0.97, state=160)).verdicts()[0]
     assert two.endswith(" and fewer than large, larger (320 or more)")
     weak = card(answered("mine", 0.2, 0.2, longer=(0.2, 0.2)), *field).verdicts()[0]

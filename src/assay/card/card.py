@@ -131,7 +131,9 @@ class Card:
         if larger:
             least = f"{min(larger.values()):,}{' or more' * (len(larger) > 1)}"
             told.append(f"fewer than {named(list(larger))} ({least})")
-        return f"it carries {mine:,} bytes of state, {', and '.join(told)}" if told else ""
+        layers = line.answer.question.model.get("num_layers", 2)
+        carries = "it carries" if layers == 1 else f"its {layers} layers carry"
+        return f"{carries} {mine:,} bytes of state, {', and '.join(told)}" if told else ""
 
     def headline(self) -> str:
         """Say in one sentence how many of the field are told better, question by question."""
@@ -215,7 +217,8 @@ class Card:
             carried = f" (the field's {min(states):,} to {max(states):,})" if states else ""
             said.append(
                 f"size, of the layer for {name}: {own:,} parameters{among}; {BYTES * sizes['state_scalars']:,} bytes "
-                f"of state{carried}, carried from token to token; {sizes['flops_per_token']:,.0f} FLOPs per token"
+                f"of state{carried}, in float32, which a sequence carries from token to token; "
+                f"{sizes['flops_per_token']:,.0f} FLOPs per token"
             )
             said += [each.strip() for each in matching_of(self.lines)]
         said += self.capacity()

@@ -44,6 +44,7 @@ def made(
     apart = {name for name, one in agreed.items() if not one.holds} | set(disagreed)
     timed = {}
     if look is None:
+        say("timing a layer of each mixer on this machine")
         with activate(runner.numerics) as device:
             runs = [word for word in every if word not in failing]
             timed = speeds(runs, device, by_length=[word for word in (*mine, *ANCHORS) if word in runs])

@@ -15,8 +15,8 @@ from assay.card.cost import Expected, expected, fixed_seconds, seconds
 from assay.card.making import made, shipped_answers
 from assay.card.own_text import with_text
 from assay.card.page import page
-from assay.card.protocol import KEPT
-from assay.card.question import Tier
+from assay.card.protocol import KEPT, SCREENING
+from assay.card.question import Question, Tier
 from assay.card.request import Request, next_to
 from assay.card.running import Runner, placed, reader
 from assay.core import shipped
@@ -213,16 +213,25 @@ class MixerBattery:
     def plan(self) -> list[str]:
         """Say what would be run: the rounds of every question, and about how long they take here."""
         tier, took, found = self.runner.tier, self._expected(), []
-        seeds = len(tier.seeds_of(self.mine[0]))
         for question in tier.questions:
             told, beside = took[question.name], self.field[question.name]
             ships = [word for word in beside if not self.runner.own and self.runner.ships(word, question.name)]
             trained = [word for word in beside if word not in ships]
-            found.append(
-                f"{question.name}: {len(question.rates)} rates, then the winner with {seeds} seeds, "
-                f"{question.steps} steps; {_spell(told)}; {next_to('mixer', ships, trained, 'trained')}"
-            )
+            rounds = [self._rounds(question)] * bool(told.most)
+            parts = (*rounds, _spell(told), next_to("mixer", ships, trained, "trained"))
+            found.append(f"{question.name}: {'; '.join(parts)}")
+        if anchors := self._anchors_to_train():
+            names = " and ".join(dict.fromkeys(trial.mixer for trial in anchors))
+            found.append(f"anchors: {len(anchors)} runs of {names} or more, to see if shipped records compare here")
         return [*found, self._in_all(took)]
+
+    def _rounds(self, question: Question) -> str:
+        """Say how a mixer is asked: which rates for how long, and with how many seeds."""
+        seeds, longer = len(self.runner.tier.seeds_of(self.mine[0])), question.goal is not None
+        return (
+            f"{len(question.rates)} rates for {question.steps // SCREENING:,} steps, {KEPT} or more for "
+            f"{question.steps:,}, one with {seeds} seeds{', and longer where it does not reach the goal' * longer}"
+        )
 
     def outlook(self) -> str:
         if self.runner.as_computed or self.runner.trains_together:
@@ -284,15 +293,18 @@ class MixerBattery:
 
     def _anchors_to_train(self) -> list[Trial]:
         """Return the anchors' runs that are trained here before shipped records are compared, less stored ones."""
-        runner, tier = self.runner, self.runner.tier
-        origins = [
-            {not runner.own and runner.ships(word, q.name) for word in (*self.mine, *self.field[q.name])}
-            for q in tier.questions
-        ]
-        if {True, False} not in origins:
+        runner = self.runner
+
+        def mixed(question: str) -> bool:
+            words = (*self.mine, *self.field[question])
+            return len({not runner.own and runner.ships(word, question) for word in words}) == 2
+
+        plain = runner.plain
+        asked = tuple(q for q in plain.tier.questions if mixed(q.name))
+        if not asked:
             return []
-        trials = first_trials(*shipped_answers(runner.plain))
-        there = runner.plain.stored(trials)
+        trials = first_trials(*shipped_answers(replace(plain, tier=replace(plain.tier, questions=asked))))
+        there = plain.stored(trials)
         return [trial for trial in trials if trial not in there]
 
 

@@ -58,7 +58,7 @@ def card(words: list[str]) -> int:
         raise UserError("--dry-run prints text: leave --json out.")
     folder, mine, foreign = chosen(args.plugins)
     request = request_of(args)
-    spelled(folder, request.vs)  # a wrong name is said before promises are tried
+    _refuse_early(folder, request, mine)
     check_promises(foreign, folder)
     battery = _battery(folder, request, mine)
     for note in battery.notes:
@@ -82,6 +82,15 @@ def card(words: list[str]) -> int:
         notes = ["\n".join(battery.notes)] * bool(battery.notes)
         print("\n\n".join([*[side_by_side(cards)] * (len(cards) > 1), *(each.text() for each in cards), *notes]))
     return 1 if len(cards) < len(mine) or any(each.failed for each in cards) else 0
+
+
+def _refuse_early(folder: str, request: "Request", mine: Sequence[str]) -> None:
+    """Raise for a wrong name, tier or question before promises are tried, which takes seconds."""
+    spelled(folder, request.vs)
+    if folder == MIXERS:
+        from assay.card.mixer_battery import runner_of
+
+        runner_of(request, mine)
 
 
 def _json(cards: "Sequence[AnyCard]", battery: "Battery") -> str:
