@@ -169,36 +169,31 @@ def whole(lines: Sequence[Line], *, memories: bool = True) -> str:
     return grid(["mixer", "learned", "K90", *titles, BEYOND, "state bytes", "rate"], cells)
 
 
-def told(width: int, lines: Sequence[Line]) -> str:
-    """Which rows are told from the best, and which are not; attention is a ceiling, and left out here. Of five seeds,
-    some of which were left out, the bootstrap's p is at least 1/16: no test."""
-    ranked = [line for line in lines if learned(line.row) and not line.row.at_the_edge]
+def below_the_best(own: Sequence[Line]) -> tuple[str, dict[str, str]]:
+    """The mixer that has most bits of one width, and by how many bits each of the others has fewer: with a star where
+    told apart, in parentheses where not tested. Attention is a ceiling, and left out. Of five seeds, some of which did
+    not learn, the bootstrap's p is at least 1/16: no test."""
+    ranked = [line for line in own if learned(line.row) and not line.row.at_the_edge and line.name != "attention"]
     top = best_of([line.row for line in ranked])
     best = next(line for line in ranked if line.row is top)
-    rivals = [line for line in ranked if line.name not in (best.name, "attention")]
 
-    def named(found: Sequence[Line]) -> str:
-        return ", ".join(
-            f"`{line.name}` ({kilobytes(line)}: {str(line.said['vs best']).removesuffix(' *')})" for line in found
-        )
+    def said(line: Line) -> str:
+        if line is best:
+            return "most"
+        if holds_all(line.row) and holds_all(best.row):
+            return "not compared"
+        tested = line.every_seed_learned and best.every_seed_learned
+        return str(line.said["vs best"]) if tested else f"({line.said['vs best']})"
 
-    full = [line for line in rivals if holds_all(line.row) and holds_all(best.row)]
-    rivals = [line for line in rivals if line not in full]
-    sure = [line for line in rivals if str(line.said["vs best"]).endswith("*")]
-    whole_rows = [line for line in rivals if line not in sure and line.every_seed_learned and best.every_seed_learned]
-    cut = [line for line in rivals if line not in sure and line not in whole_rows]
-    said = [f"At d = {width}, `{best.name}` ({kilobytes(best)}) has most {BEYOND}"]
-    if full:
-        others = ", ".join(f"`{line.name}` ({kilobytes(line)})" for line in full)
-        said += [f"not compared with it, since what learned of them also recalls 90 % of every size: {others}"]
-    said += [f"significantly fewer have {named(sure)}"] if sure else []
-    said += [f"not told apart from it are {named(whole_rows)}"] if whole_rows else []
-    said += [f"not tested, since not every seed of both learned: {named(cut)}"] if cut else []
-    return "; ".join(said) + "."
+    return best.name, {line.name: said(line) for line in ranked}
 
 
-def kilobytes(line: Line) -> str:
-    return f"{line.said['state bytes'] / 1000:.0f} kB"
+def ranks(lines: Mapping[int, list[Line]]) -> str:
+    """The bits of every mixer less those of the best of its width; those that have most at d = 64 first."""
+    found = {width: below_the_best(own) for width, own in lines.items()}
+    names = [line.name for line in lines[64] if any(line.name in cells for _, cells in found.values())]
+    cells = [[f"`{name}`", *(own.get(name, "-") for _, own in found.values())] for name in names]
+    return grid(["mixer", *(f"d = {width}, less `{best}`" for width, (best, _) in found.items())], cells)
 
 
 def to_add(lines: Mapping[int, list[Line]]) -> str:
@@ -271,10 +266,9 @@ def again() -> str:
 
 def block(lines: Mapping[int, list[Line]]) -> str:
     """The finding: K90 by width and at nearly equal state, and who has significantly fewer bits."""
-    ranks = "\n".join(f"- {told(width, own)}" for width, own in lines.items())
     early = stopped((width, line.name, line.row.finished) for width, own in lines.items() for line in own)
     mesa = beside_memories(next(line for line in lines[64] if line.name == "mesa"))
-    said = [ranks, to_add(lines), early, mesa, between_sizes(lines[64])]
+    said = [ranks(lines), to_add(lines), early, mesa, between_sizes(lines[64])]
     return "\n\n".join([overview(lines), of_like_state(lines), *said])
 
 
@@ -333,7 +327,7 @@ def beside_memories(line: Line) -> str:
 
     whole_state = replace(shape, d_v=shape.d_v + shape.d_k)
     return (
-        f"K90 of single runs of `{line.name}` ({kilobytes(line)}): {runs[0]} to {runs[-1]}. Of untrained memories: "
+        f"K90 of single runs of `{line.name}` ({line.said['state bytes'] / 1000:.0f} kB): {runs[0]} to {runs[-1]}. Of untrained memories: "
         f"least squares with its Gram matrix {held('least squares', shape)}; Hebbian {held('hebbian', shape)} and "
         f"{held('hebbian', whole_state)}."
     )
