@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def card(words: list[str]) -> int:
     """What a sequence mixer can do, next to the field: `assay card my_mixer.py`; what is lost with an attention method:
-    `assay card my_method.py`; also diff, submit and verify."""
+    `assay card my_method.py`; also diff, submit, verify and validity, each with --help."""
     verbs: dict[str, Callable[[list[str]], int]] = {"diff": diff, "submit": submit, "verify": verify}
     verbs["validity"] = _validity
     if words and words[0] in verbs:

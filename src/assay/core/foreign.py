@@ -102,9 +102,10 @@ def loaded_sources() -> tuple[Source, ...]:
 
 
 def _cause(error: BaseException, path: str) -> str:
-    """Return `line 3: NameError: name 'encoder' is not defined`."""
+    """Return `line 3: NameError: name 'encoder' is not defined`; of a syntax error also the line."""
     if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: SyntaxError: {error.msg}"
+        text = (error.text or "").strip()
+        return f"line {error.lineno}: SyntaxError: {error.msg}{f', in `{text}`' if text else ''}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     where = f"line {lines[-1]}: " if lines else ""
     return f"{where}{type(error).__name__}: {error}"
