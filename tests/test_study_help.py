@@ -52,6 +52,24 @@ def test_help_after_any_words_lists_the_options_of_the_plugins_chosen(cli: Cli) 
     assert code == 0 and "models gru: " in out and "--models.heads 4" in out
 
 
+@pytest.mark.parametrize("folder", registries())
+def test_every_option_of_every_plugin_has_a_text_that_says_more_than_its_name(folder: str) -> None:
+    from assay.command.flags import options
+    from assay.command.help import field_texts
+
+    registry = registries()[folder]
+    for cls in (registry[name] for name in registry.folder):
+        texts = {"": field_texts(cls)}
+        for option in options(cls):
+            holder, _, name = option.path.rpartition(".")
+            if option.is_part:  # its text is the docstring, printed above its options
+                texts[option.path] = field_texts(option.hint)
+                assert not option.hint.__doc__.startswith(f"{option.hint.__name__}("), f"{option.hint}: say what it is"
+                continue
+            words = set(re.findall(r"[a-z0-9]+", texts[holder].get(name, "").lower())) - {"a", "the", "of", "number"}
+            assert words - {*name.lower().split("_")}, f"{folder}/{cls.name}: write below '{option.path}' what it is"
+
+
 def test_help_has_every_flag_of_every_study_with_its_default(cli: Cli) -> None:
     from assay.command.flags import options
 
