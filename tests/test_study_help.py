@@ -44,12 +44,35 @@ def test_help_after_any_words_lists_the_options_of_the_plugins_chosen(cli: Cli) 
     said = " ".join(out.split())
     assert code == 0 and "--preset NAME" in said and "Presets: " in said and "task:mqar is --task mqar" in said
     end = out.partition("options of the chosen plug-ins:")[2]
-    assert "task mqar: --task." in end and "--task.num_kv_pairs 8" in end and "--model.seq_mixer.num_heads" in end
+    assert "\ntask mqar:\n  Recall the values of keys" in end and "\n  --model.seq_mixer.num_heads INT\n" in end
+    said = " ".join(end.split())
+    assert "INT Keys of a sequence, each shown with its value and asked for once. (default: 8)" in said
     chosen = cli("icl", "-h", "task:boolean", "model.seq_mixer:gru")[1].partition("options of the chosen plug-ins:")[2]
-    assert "task boolean: " in chosen and "model.seq_mixer gru: " in chosen and "num_kv_pairs" not in chosen
-    assert "model.state_mixer mlp: " in chosen
-    code, out, _ = cli("expressivity", "--models", "gru", "self_attn:heads=4", "--help")
-    assert code == 0 and "models gru: " in out and "--models.heads 4" in out
+    assert "\ntask boolean:\n" in chosen and "\nmodel.seq_mixer gru:\n" in chosen and "num_kv_pairs" not in chosen
+    assert "\nmodel.state_mixer mlp:\n" in chosen
+
+
+def test_options_of_chosen_plugins_say_what_a_word_changed_and_what_it_holds(cli: Cli) -> None:
+    code, out, _ = cli("expressivity", "--models", "gru", "self_attn:heads=4", "pooled_mixer", "mean_linear", "--help")
+    end = out.partition("options of the chosen plug-ins:")[2]
+    heads = end.partition("--models.heads INT")[2].partition("\n\n")[0]
+    assert code == 0 and end.count("\n  --models.width INT ") == 4
+    assert " ".join(heads.split()).endswith("(here: 4; default: 8)")
+    assert "\nmodels.mixer attention:\n" in end and "\n  --models.mixer.num_heads INT\n" in end
+    none = cli("icl", "model.state_mixer:none", "--help")[1].partition("model.state_mixer none:\n")[2]
+    assert "It has no options." in none
+
+
+def test_options_of_chosen_plugins_are_laid_out_like_the_studys_own(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")  # which is not that of a pipe
+    own, _, end = cli("sae", "data:dictionary", "--coders", "kmeans", "--help")[1].partition("options of the chosen")
+    for part in (own, end):
+        lines = part.splitlines()
+        flags = [line for line in lines if line.startswith("  --")]
+        texts = {len(line) - len(line.lstrip()) for line in lines if line.startswith("    ")}
+        assert max(map(len, lines)) <= 80 and flags and texts == {26}
+        assert {found.end() for line in flags if (found := re.match(r"  --.*?  +(?=\S)", line))} == {26}
+    assert "--data.hierarchy {true,false}" in end and "--coders.code {hard,triangle}" in end
 
 
 @pytest.mark.parametrize("folder", registries())
