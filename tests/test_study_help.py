@@ -108,7 +108,7 @@ def test_help_says_what_is_written_below_a_field(cli: Cli, toy: Any) -> None:
     out = " ".join(cli("toy", "--help")[1].split())
     assert "--xs [INT|A..B ...] (default: 1 2 3)" in out
     assert "--grouped Runs of one seed as one cohort. (default: false)" in out
-    assert "--timeout_per_run FLOAT|none Seconds after which" in out
+    assert "--timeout-per-run FLOAT|none Seconds after which" in out
     out = " ".join(cli("perplexity", "--help")[1].split())
     assert "--no_context_sweep Sweep over context lengths where" in out and "(default: true)" not in out
     assert "(required)" in cli("modular", "similarity", "--help")[1]
