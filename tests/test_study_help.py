@@ -63,6 +63,34 @@ def test_options_of_chosen_plugins_say_what_a_word_changed_and_what_it_holds(cli
     assert "It has no options." in none
 
 
+def test_help_has_the_options_of_a_plugin_from_a_file(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "deep_gru.py"
+    path.write_text(DEEP_GRU)
+    code, out, _ = cli("icl", "--plugin", path, "model.seq_mixer:deep_gru:gate=false", "--help")
+    end = out.partition("\nmodel.seq_mixer deep_gru:\n")[2].partition("\nmodel.state_mixer")[0]
+    assert code == 0 and end.startswith("  A recurrence of mine.\n\n  --model.seq_mixer.conv INT")
+    said = " ".join(end.split())
+    assert "--model.seq_mixer.depth INT Steps per token, 100 % of them. (default: 3)" in said
+    assert "--model.seq_mixer.gate {true,false} (here: false; default: true)" in said
+
+
+DEEP_GRU = '''
+from dataclasses import dataclass
+from assay.mixers import mixers
+from assay.mixers.base import Mixer
+
+
+@mixers.register("deep_gru")
+@dataclass(frozen=True, kw_only=True)
+class DeepGRU(Mixer):
+    """A recurrence of mine."""
+
+    depth: int = 3
+    """Steps per token, 100 % of them."""
+    gate: bool = True
+'''
+
+
 def test_options_of_chosen_plugins_are_laid_out_like_the_studys_own(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")  # which is not that of a pipe
     own, _, end = cli("sae", "data:dictionary", "--coders", "kmeans", "--help")[1].partition("options of the chosen")
