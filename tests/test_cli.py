@@ -155,7 +155,7 @@ def test_options_of_a_chosen_plugin_are_flags_too(cli: Cli, tmp_path: Path) -> N
 def test_help_of_a_study_lists_the_specs_flags(cli: Cli) -> None:
     code, out, _ = cli("expressivity", "--help")
     flags = (
-        "--train_steps --fast --cpu_only --L --ar_coeff --noise --retr_hid --self_test --models --seeds --grid --json"
+        "--train_steps --fast --cpu-only --L --ar_coeff --noise --retr_hid --self-test --models --seeds --grid --json"
     )
     assert code == 0 and all(flag in out for flag in flags.split())
 

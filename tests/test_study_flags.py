@@ -202,7 +202,7 @@ def test_an_option_and_an_axis_of_it_are_refused_from_python_too(shelf: Path, tm
         ("--seedz", "Did you mean '--seeds'"),
         ("--siez=3", "Did you mean '--size'"),
         ("--wdth", "Did you mean '--shape.width'"),
-        ("--tiemout", "Did you mean '--timeout_per_run'"),
+        ("--tiemout", "Did you mean '--timeout-per-run'"),
         ("--zzzz", "no flag '--zzzz'. `assay shelf --help`"),
     ],
 )

@@ -44,12 +44,81 @@ def test_help_after_any_words_lists_the_options_of_the_plugins_chosen(cli: Cli) 
     said = " ".join(out.split())
     assert code == 0 and "--preset NAME" in said and "Presets: " in said and "task:mqar is --task mqar" in said
     end = out.partition("options of the chosen plug-ins:")[2]
-    assert "task mqar: --task." in end and "--task.num_kv_pairs 8" in end and "--model.seq_mixer.num_heads" in end
+    assert "\ntask mqar:\n  Recall the values of keys" in end and "\n  --model.seq_mixer.num_heads INT\n" in end
+    said = " ".join(end.split())
+    assert "INT Keys of a sequence, each shown with its value and asked for once. (default: 8)" in said
     chosen = cli("icl", "-h", "task:boolean", "model.seq_mixer:gru")[1].partition("options of the chosen plug-ins:")[2]
-    assert "task boolean: " in chosen and "model.seq_mixer gru: " in chosen and "num_kv_pairs" not in chosen
-    assert "model.state_mixer mlp: " in chosen
-    code, out, _ = cli("expressivity", "--models", "gru", "self_attn:heads=4", "--help")
-    assert code == 0 and "models gru: " in out and "--models.heads 4" in out
+    assert "\ntask boolean:\n" in chosen and "\nmodel.seq_mixer gru:\n" in chosen and "num_kv_pairs" not in chosen
+    assert "\nmodel.state_mixer mlp:\n" in chosen
+
+
+def test_options_of_chosen_plugins_say_what_a_word_changed_and_what_it_holds(cli: Cli) -> None:
+    code, out, _ = cli("expressivity", "--models", "gru", "self_attn:heads=4", "pooled_mixer", "mean_linear", "--help")
+    end = out.partition("options of the chosen plug-ins:")[2]
+    heads = end.partition("--models.heads INT")[2].partition("\n\n")[0]
+    assert code == 0 and end.count("\n  --models.width INT ") == 4
+    assert " ".join(heads.split()).endswith("(here: 4; default: 8)")
+    assert "\nmodels.mixer attention:\n" in end and "\n  --models.mixer.num_heads INT\n" in end
+    none = cli("icl", "model.state_mixer:none", "--help")[1].partition("model.state_mixer none:\n")[2]
+    assert "It has no options." in none
+
+
+def test_help_has_the_options_of_a_plugin_from_a_file(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "deep_gru.py"
+    path.write_text(DEEP_GRU)
+    code, out, _ = cli("icl", "--plugin", path, "model.seq_mixer:deep_gru:gate=false", "--help")
+    end = out.partition("\nmodel.seq_mixer deep_gru:\n")[2].partition("\nmodel.state_mixer")[0]
+    assert code == 0 and end.startswith("  A recurrence of mine.\n\n  --model.seq_mixer.conv INT")
+    said = " ".join(end.split())
+    assert "--model.seq_mixer.depth INT Steps per token, 100 % of them. (default: 3)" in said
+    assert "--model.seq_mixer.gate {true,false} (here: false; default: true)" in said
+
+
+DEEP_GRU = '''
+from dataclasses import dataclass
+from assay.mixers import mixers
+from assay.mixers.base import Mixer
+
+
+@mixers.register("deep_gru")
+@dataclass(frozen=True, kw_only=True)
+class DeepGRU(Mixer):
+    """A recurrence of mine."""
+
+    depth: int = 3
+    """Steps per token, 100 % of them."""
+    gate: bool = True
+'''
+
+
+def test_options_of_chosen_plugins_are_laid_out_like_the_studys_own(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")  # which is not that of a pipe
+    own, _, end = cli("sae", "data:dictionary", "--coders", "kmeans", "--help")[1].partition("options of the chosen")
+    for part in (own, end):
+        lines = part.splitlines()
+        flags = [line for line in lines if line.startswith("  --")]
+        texts = {len(line) - len(line.lstrip()) for line in lines if line.startswith("    ")}
+        assert max(map(len, lines)) <= 80 and flags and texts == {26}
+        assert {found.end() for line in flags if (found := re.match(r"  --.*?  +(?=\S)", line))} == {26}
+    assert "--data.hierarchy {true,false}" in end and "--coders.code {hard,triangle}" in end
+
+
+@pytest.mark.parametrize("folder", registries())
+def test_every_option_of_every_plugin_has_a_text_that_says_more_than_its_name(folder: str) -> None:
+    from assay.command.flags import options
+    from assay.command.help import field_texts
+
+    registry = registries()[folder]
+    for cls in (registry[name] for name in registry.folder):
+        texts = {"": field_texts(cls)}
+        for option in options(cls):
+            holder, _, name = option.path.rpartition(".")
+            if option.is_part:  # its text is the docstring, printed above its options
+                texts[option.path] = field_texts(option.hint)
+                assert not option.hint.__doc__.startswith(f"{option.hint.__name__}("), f"{option.hint}: say what it is"
+                continue
+            words = set(re.findall(r"[a-z0-9]+", texts[holder].get(name, "").lower())) - {"a", "the", "of", "number"}
+            assert words - {*name.lower().split("_")}, f"{folder}/{cls.name}: write below '{option.path}' what it is"
 
 
 def test_help_has_every_flag_of_every_study_with_its_default(cli: Cli) -> None:
@@ -67,7 +136,7 @@ def test_help_says_what_is_written_below_a_field(cli: Cli, toy: Any) -> None:
     out = " ".join(cli("toy", "--help")[1].split())
     assert "--xs [INT|A..B ...] (default: 1 2 3)" in out
     assert "--grouped Runs of one seed as one cohort. (default: false)" in out
-    assert "--timeout_per_run FLOAT|none Seconds after which" in out
+    assert "--timeout-per-run FLOAT|none Seconds after which" in out
     out = " ".join(cli("perplexity", "--help")[1].split())
     assert "--no_context_sweep Sweep over context lengths where" in out and "(default: true)" not in out
     assert "(required)" in cli("modular", "similarity", "--help")[1]

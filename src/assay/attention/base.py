@@ -183,6 +183,7 @@ class BlockSelect(Select):
     recalls_queries: ClassVar[bool] = True
 
     block_size: int = 64
+    """Tokens of a block, of queries and of keys alike."""
 
     def chosen(self, layer: Layer, budget: Budget) -> Blocks:
         """Return the blocks of keys that each block of queries attends to, its own among them; none after it."""

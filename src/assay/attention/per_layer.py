@@ -32,6 +32,7 @@ class PerLayer(Evict):
     first: float = 1.5
     """Share of the first layer, where the last one's is `last`."""
     last: float = 0.5
+    """Share of the last layer; those between lie on a straight line."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

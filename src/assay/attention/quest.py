@@ -34,6 +34,7 @@ class Quest(Select):
     may_be_none: ClassVar[tuple[str, ...]] = ("dense_layers",)
 
     page_size: int = 16
+    """Keys of a page, which are read together or not at all."""
     min_pages: int = 3
     """Least number of pages read, the query's own included."""
     dense_layers: int = 2

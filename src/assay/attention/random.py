@@ -35,6 +35,7 @@ class Random(Select):
     version: ClassVar[int] = 3
 
     seed: int = 0
+    """Seed of the choice: another one draws other keys."""
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         device = layer.q.device

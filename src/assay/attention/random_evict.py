@@ -26,7 +26,9 @@ class RandomEvict(Evict):
     """Keeps sinks, the latest half, and a random rest."""
 
     num_sink_tokens: int = 4
+    """First keys, which are never evicted."""
     seed: int = 0
+    """Seed of the scores: another one evicts other keys."""
 
     def initial_score(self, layer: Layer) -> KeyScores:
         rng = stream(self.seed, "attention", self.name, layer.index)

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Union, get_args, get_origin
 
 from assay.core.convert import TRUTH, convert, nearest, option_types
 from assay.core.errors import UserError
-from assay.core.plugin import is_plugin_type
+from assay.core.plugin import Plugin, is_plugin_type
 
 HELP = frozenset(("-h", "--help"))
 CHOICE = re.compile(r"(?P<path>[a-z][a-z0-9_.-]*):(?P<word>.+)", re.DOTALL)
@@ -161,9 +161,11 @@ def members(held: Any) -> tuple[Any, ...]:
 
 
 def flag_of(option: Option, held: Any) -> str:
-    """Returns the option's flag; for a boolean the spelling that changes its value, such as `--no_context_sweep`."""
+    """Returns the option's flag; for a boolean the spelling that changes its value, such as `--no_context_sweep`. Both
+    spellings are read: a study's has underscores, as specs write it, and one of every study hyphens, as in the docs."""
     holder, dot, name = option.path.rpartition(".")
-    return f"--{holder}{dot}{'no_' if held is True else ''}{name}"
+    flag = f"--{holder}{dot}{'no_' if held is True else ''}{name}"
+    return flag if option.owner and issubclass(option.owner, Plugin) else flag.replace("_", "-")
 
 
 def _choice(word: str, parts: Sequence[Any]) -> str:

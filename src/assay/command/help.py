@@ -7,14 +7,14 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
-from functools import partial
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from assay.command.flags import flag_of, members, options, plugin_options
+from assay.core.convert import option_types
 from assay.core.declared import TEXTS, texts_below
 from assay.core.plugin import Plugin, is_plugin_type
 from assay.core.study import Study
@@ -32,11 +32,7 @@ INDENT = 26
 
 def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
     """Prints the flags of dataclass instances, which hold the defaults; each nested part is a group."""
-    # Descriptions are left alone: they are wrapped already.
-    layout: Any = partial(argparse.RawDescriptionHelpFormatter, max_help_position=INDENT, width=_width())
-    parser = argparse.ArgumentParser(
-        prog, f"{prog} [-h] [OPTIONS]", description, formatter_class=layout, conflict_handler="resolve"
-    )
+    parser = _parser(prog=prog, usage=f"{prog} [-h] [OPTIONS]", description=description)
     runner: Any = None
     for part in parts:
         if not isinstance(part, Plugin):
@@ -54,10 +50,28 @@ def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
             held = attrgetter(option.path)(part)
             # A switch that is on is listed as the flag that turns it off: "default: True" beside that is a puzzle.
             default = "on by default; this turns it off" if held is True else _default(held, of=name)
-            text = f"{texts[holder].get(name, '')} ({default})".strip().replace("%", "%%")
-            takes = {"action": "store_true"} if option.hint is bool else {"metavar": _metavar(option.hint)}
-            groups[holder].add_argument(flag_of(option, held), help=text, **takes)
+            metavar = None if option.hint is bool else _metavar(option.hint)
+            _add(groups[holder], flag_of(option, held), metavar, texts[holder].get(name, ""), default)
     print(parser.format_help(), end="")
+
+
+class _Layout(argparse.RawDescriptionHelpFormatter):
+    """Leaves descriptions alone, which are wrapped already; texts begin in one column, however short the flags are."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=INDENT, width=_width())
+        self._action_max_length = INDENT
+
+
+def _parser(**given: Any) -> argparse.ArgumentParser:
+    """Returns a parser that only prints, so that names may clash."""
+    return argparse.ArgumentParser(formatter_class=_Layout, conflict_handler="resolve", **given)
+
+
+def _add(group: Any, flag: str, metavar: str | None, text: str, default: str) -> None:
+    """Adds a flag with its text and its default; without a metavar it takes no value."""
+    takes: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_true"}
+    group.add_argument(flag, help=f"{text} ({default})".strip().replace("%", "%%"), **takes)
 
 
 RUNNER = "how it is run (options of every study)"
@@ -101,14 +115,36 @@ def describe(study: Study) -> str:
 
 
 def chosen_options(study: Study) -> str:
-    """Lists the flags of each plug-in that a study holds and their values: `task mqar: --task.vocab_size 256, ...`."""
-    blocks = []
-    for path, plugin in held_plugins(study):
-        values = {f"--{path}.{option.name}": getattr(plugin, option.name) for option in fields(plugin)}
-        flags = ", ".join(f"{flag} {_shown(value)}" for flag, value in values.items()) or "no options"
-        indent: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    "}
-        blocks.append(textwrap.fill(f"{path} {plugin.name}: {flags}", _width(), break_on_hyphens=False, **indent))
-    return "\n".join(["\noptions of the chosen plug-ins:", *blocks, ""]) if blocks else ""
+    """Lists the flags of each plug-in that a study holds, laid out like the study's own."""
+    chosen = [each for path, plugin in held_plugins(study) for each in _with_inner(path, plugin)]
+    return "\n".join(["\noptions of the chosen plug-ins:\n", *(_about(*each) for each in chosen)]) if chosen else ""
+
+
+def _with_inner(path: str, plugin: Plugin) -> Iterator[tuple[str, Plugin]]:
+    """Yields a plug-in, and those that its own options hold."""
+    yield path, plugin
+    for option in plugin_options(type(plugin)):
+        for inner in members(getattr(plugin, option.path)):
+            yield from _with_inner(f"{path}.{option.path}", inner)
+
+
+def _about(path: str, plugin: Plugin) -> str:
+    """Returns `task mqar:`, a summary, and a flag per option; its value too, where a study or a word changed that."""
+    cls = type(plugin)
+    summary = next(entry.summary for entry in plugin.registry.entries() if entry.name == plugin.name)
+    told = [] if summary.startswith(f"{cls.__name__}(") else [textwrap.fill(summary, _width() - 2)]
+    told += [] if fields(plugin) else ["It has no options."]
+    parser, texts, hints = _parser(usage=argparse.SUPPRESS, add_help=False), field_texts(cls), option_types(cls)
+    group = parser.add_argument_group(f"{path} {plugin.name}", "\n\n".join(told))
+    for option in fields(plugin):
+        held = getattr(plugin, option.name)
+        own = option.default if option.default_factory is MISSING else option.default_factory()
+        default = _default(own, of=option.name)
+        value = default if held == own else f"here: {_listed(held)}; {default}"
+        # `--task.no_x` is not read below a plug-in, whose class is known only later.
+        metavar = "{true,false}" if hints[option.name] is bool else _metavar(hints[option.name])
+        _add(group, f"--{path}.{option.name}", metavar, texts.get(option.name, ""), value)
+    return parser.format_help()
 
 
 def held_plugins(study: Study) -> list[tuple[str, Plugin]]:
@@ -177,7 +213,11 @@ def _default(held: Any, *, of: str) -> str:
     if of == "seeds" and isinstance(held, tuple) and held:  # `default: 2` beside it would read as two of them
         count = "one seed, the number" if len(held) == 1 else f"{len(held)} seeds, the numbers"
         return f"default: {count} {' '.join(map(_shown, held))}"
-    return f"default: {' '.join(map(_shown, held)) or 'none' if isinstance(held, tuple) else _shown(held)}"
+    return f"default: {_listed(held)}"
+
+
+def _listed(held: Any) -> str:
+    return " ".join(map(_shown, held)) or "none" if isinstance(held, tuple) else _shown(held)
 
 
 def _shown(value: Any) -> str:

@@ -130,7 +130,9 @@ def _answer(cls: type[Study], line: Line) -> int | None:
     base = configure(cls, preset := _preset(line), {})
     parts = (base, Shell(), Execution())
     if line.help:  # the flags, then the options of the plug-ins that the words beside --help choose
-        chosen = {option.path: option.value(words) for option, words in line.of(cls) if option.is_plugin}
+        # As words, made once: a plug-in of a file is no instance of the declarations that the study's options name.
+        words = [(option, given) for option, given in line.of(cls) if option.is_plugin]
+        chosen = {option.path: given[0] if option.counts[1] == 1 else given for option, given in words}
         about = chosen_options(assign(base, chosen))  # first, so that an unknown plug-in is an error, not help
         print_help(_prog(cls), describe(base), parts)
         print(about, end="")

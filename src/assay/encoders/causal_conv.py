@@ -32,6 +32,7 @@ class CausalConv(Encoder):
     aliases: ClassVar[tuple[str, ...]] = ("CausalConv",)
 
     width: int = 47
+    """Channels of every convolution."""
 
     def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
         return LastStepConvolution(d_in, d_code, width=self.width, layers=(length - 1).bit_length())

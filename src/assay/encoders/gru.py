@@ -29,6 +29,7 @@ class GRU(Encoder):
     aliases: ClassVar[tuple[str, ...]] = ("GRU",)
 
     width: int = 75
+    """Channels of the recurrent state."""
 
     def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
         return LastStateGRU(d_in, d_code, width=self.width)

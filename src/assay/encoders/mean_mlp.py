@@ -25,6 +25,7 @@ class MeanMLP(Encoder):
     aliases: ClassVar[tuple[str, ...]] = ("MeanMLP",)
 
     width: int = 132
+    """Channels of both layers of the perceptron."""
 
     def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
         token = (nn.Linear(d_in, self.width), nn.ReLU(), nn.Linear(self.width, self.width), nn.ReLU())

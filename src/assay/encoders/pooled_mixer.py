@@ -30,7 +30,9 @@ class PooledMixer(Encoder):
     aliases: ClassVar[tuple[str, ...]] = ("PooledMixer",)
 
     mixer: Mixer = mixers.parse("attention")
+    """The mixer that moves information to the last token."""
     width: int = 72
+    """Channels of the vectors that the mixer works on."""
 
     def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
         return LastTokenMixer(self.mixer.build(self.width, length), d_in, d_code, width=self.width)

@@ -30,7 +30,9 @@ class SelfAttn(Encoder):
     aliases: ClassVar[tuple[str, ...]] = ("SelfAttn",)
 
     width: int = 72
+    """Channels of the vectors that attention works on, over all heads."""
     heads: int = 8
+    """Parts of width / heads channels, each of which attends by itself."""
 
     def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
         return LastTokenAttention(d_in, d_code, width=self.width, heads=self.heads)

@@ -26,6 +26,7 @@ class StaticMLP(Encoder):
     aliases: ClassVar[tuple[str, ...]] = ("StaticMLP",)
 
     width: int = 0
+    """Channels of the hidden layer; 0: there is none."""
 
     def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
         sizes = [length * d_in, *([self.width] if self.width else []), d_code]

@@ -39,6 +39,7 @@ class Based(Mixer):
     ordered: ClassVar[bool] = False
 
     num_heads: int = 1
+    """Heads: parts of the channels, each with a state of its own."""
     feature_dim: int = 16
     """Channels of a head's queries and keys; the state grows with its square."""
 

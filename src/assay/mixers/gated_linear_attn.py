@@ -46,6 +46,7 @@ class GatedLinearAttn(ConvolvedHeads):
     gate_normalizer: float = 16.0
     """Divides the log decay, so that a new model remembers for about 20 tokens instead of 1."""
     gate_low_rank: int = 16
+    """Channels that a token is narrowed to before the decays are made of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,6 +26,7 @@ class SoftmaxHeads(Mixer):
     ordered: ClassVar[bool] = False
 
     num_heads: int = 8
+    """Heads: parts of d_model / num_heads channels, each of which attends by itself."""
     num_kv_heads: int = 0
     """Heads of keys and values, each shared by num_heads / num_kv_heads query heads; 0: num_heads."""
     positions: Literal["none", "rotary"] = "none"
@@ -74,9 +75,11 @@ class MatrixHeads(Mixer):
     """What becomes of queries and keys after that."""
 
     num_heads: int = 4
+    """Heads: parts of the channels, each with a state of its own."""
     expand_k: float = 1.0
     """Channels of all queries (and of all keys) as a multiple of d_model."""
     expand_v: float = 1.0
+    """Channels of all values as a multiple of d_model."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,7 +129,7 @@ class DeltaHeads(ConvolvedHeads):
     finish: ClassVar[Finish] = "unit"
 
     conv: int = 4
-    """As published; 0 goes without the short convolution."""
+    """Tokens that the short convolution sees, as published; 0: none."""
     beta_max: float = 1.0
     """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
 

@@ -44,7 +44,7 @@ class Hyena(InnerConvolution):
     rounding: ClassVar[float] = 1e-5
 
     conv: int = 3
-    """As published, on x1, x2 and v, with a bias and no SiLU; 0 goes without the short convolution."""
+    """Tokens that the short convolution on x1, x2 and v sees, as published, with a bias, without SiLU; 0: none."""
     filter_order: int = 64
     """Width of the MLP that gives the filter."""
 

@@ -42,6 +42,7 @@ class LinearAttention(MatrixHeads):
 
     num_heads: int = 8
     feature_map: FeatureMapName = "elementwise_product"
+    """What turns queries and keys into features, whose products are the weights; the first three are learned."""
     normalize: bool = False
     """Divide by the sum of the weights, which then must not be negative."""
     tie_qk: bool = False

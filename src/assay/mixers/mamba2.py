@@ -47,7 +47,8 @@ class Mamba2(InnerConvolution):
     version: ClassVar[int] = 2
 
     conv: int = 4
-    """As published, on u, B and C; its recall comes from there (arXiv 2505.15105). 0 goes without."""
+    """Tokens that the short convolution on u, B and C sees, as published; 0: none. Its recall comes from there
+    (arXiv 2505.15105)."""
     head_dim: int = 64
     """Channels of a head, at least; fewer where the layer has fewer."""
     num_heads: int = 0

@@ -55,7 +55,7 @@ class Mesa(ConvolvedHeads):
     other_names: ClassVar[tuple[str, ...]] = ("mesa_net", "mesanet")
 
     conv: int = 4
-    """As published, on q and k; 0 goes without the short convolution."""
+    """Tokens that the short convolution on q and k sees, as published; 0: none."""
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
         sizes = {"key_dim": self.key_dim(d_model), "value_dim": self.value_dim(d_model), "conv": self.inner_kernel}

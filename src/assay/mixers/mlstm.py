@@ -50,8 +50,9 @@ class MLSTM(InnerConvolution):
     """A gated matrix memory whose input gate is an exponential, with a normaliser."""
 
     conv: int = 4
-    """As published, on what queries and keys are made of; 0 goes without the short convolution."""
+    """Tokens that the short convolution on what queries and keys are made of sees, as published; 0: none."""
     num_heads: int = 4
+    """Heads: parts of the channels, each with a state of its own."""
     expand: float = 2.0
     """Channels that are mixed, as a multiple of d_model."""
     qkv_block: int = PUBLISHED_BLOCK

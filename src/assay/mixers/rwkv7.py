@@ -52,6 +52,7 @@ class RWKV7(Mixer):
     other_names: ClassVar[tuple[str, ...]] = ("rwkv_7", "rwkv-7")
 
     num_heads: int = 4
+    """Heads: parts of the channels, each with a state of its own."""
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return ShiftedMemory(d_model, self.num_heads, head_dim(d_model, self.num_heads))

@@ -33,14 +33,16 @@ Scored = Int[Tensor, "batch scored"] | None
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceModel:
-    """The options of a sequence model; `build` makes it for a task."""
+    """An embedding, layers of a sequence mixer and a state mixer, and a head."""
 
     seq_mixer: Mixer = field(default_factory=lambda: mixers.parse("attention"))
     """Moves information along time."""
     state_mixer: StateMixer = field(default_factory=lambda: state_mixers.parse("mlp"))
     """Works on each position alone."""
     model_dim: int = 128
+    """Channels of the vector that every position has between layers."""
     num_layers: int = 2
+    """Layers, each a sequence mixer followed by a state mixer."""
     positions: Literal["learned", "none", "auto"] = "learned"
     """Learned absolute positions, added to the embedding, or none; auto: where the mixer is blind to order."""
     tied: bool = False

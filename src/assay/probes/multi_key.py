@@ -26,7 +26,9 @@ class MultiKey(Probe):
     limits: ClassVar = {"keys": (2, len(THINGS))}
 
     keys: int = 4
+    """Things that have a number, at least 2; one of them is asked for."""
     digits: int = 4
+    """Digits of every number, from 3 to 18."""
 
     def write(self, rng: Random, size: int, depth: float) -> Text:
         draws = Draws(rng)

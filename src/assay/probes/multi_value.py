@@ -26,7 +26,9 @@ class MultiValue(Probe):
     limits: ClassVar = {"values": (2, 100)}
 
     values: int = 3
+    """Numbers that the thing has, from 2 to 100; all are asked for."""
     digits: int = 4
+    """Digits of every number, from 3 to 18."""
 
     def write(self, rng: Random, size: int, depth: float) -> Text:
         draws = Draws(rng)

@@ -26,6 +26,7 @@ class Needle(Probe):
     placed: ClassVar[bool] = True
 
     digits: int = 4
+    """Digits of the number that is asked for, from 3 to 18."""
 
     def write(self, rng: Random, size: int, depth: float) -> Text:
         draws = Draws(rng)

@@ -25,6 +25,7 @@ class Passkey(Probe):
     placed: ClassVar[bool] = True
 
     digits: int = 5
+    """Digits of the pass key, from 3 to 18."""
 
     def write(self, rng: Random, size: int, depth: float) -> Text:
         draws = Draws(rng)

@@ -31,6 +31,7 @@ class VariableTracking(Probe):
     hops: int = 2
     """Times that the value is handed on, so that one name more has it."""
     digits: int = 5
+    """Digits of the value that is handed on, from 3 to 18."""
 
     def write(self, rng: Random, size: int, depth: float) -> Text:
         draws, links = Draws(rng), self.hops + 1

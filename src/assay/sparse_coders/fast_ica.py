@@ -31,6 +31,7 @@ class FastICA(FittedCoder):
     version: ClassVar[int] = 2
 
     iterations: int = 200
+    """Most steps towards the rotation; fewer where it stands still earlier."""
     rows: int = 20_000
     """Most training rows that the rotation is fitted to: each iteration goes through all of them."""
     rectified: bool = False

@@ -50,6 +50,7 @@ class KMeans(FittedCoder):
     """The nearest of d_code centres, or how near each is."""
 
     code: Literal["hard", "triangle"] = "hard"
+    """`hard`: 1 for the nearest centre, 0 for the others; `triangle`: how much nearer than the mean each centre is."""
 
     def fit(self, x: Float[Tensor, "n d_in"], d_code: int, seed: int) -> Module:
         from sklearn.cluster import MiniBatchKMeans

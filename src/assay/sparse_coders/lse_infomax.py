@@ -168,13 +168,19 @@ class LseInfomax(TrainedCoder):
     lambda_lse: float = 1.0
     """Weight of the log-sum-exp: more of it makes codes sparser."""
     lambda_var: float = 1.0
+    """Weight of the variance term: no unit may stand still."""
     lambda_tc: float = 1.0
+    """Weight of the decorrelation term: no unit may repeat another."""
     lambda_wr: float = 0.0
+    """Weight of the penalty on rows of W that are not at right angles; 0: there is none."""
     variance_eps: float = 1e-6
+    """Added to every unit's variance before its logarithm, or the hinge's root, is taken."""
     activation: Activation = "relu"
+    """Function that makes the code a of W x + b."""
     scale: Literal["none", "unit_norm", "hinge"] = "none"
     """How W is kept from growing for ever: not at all (the paper), unit rows, or a hinge at a deviation of 1."""
     decorrelation: Literal["pairs", "logdet"] = "pairs"
+    """Repetition is measured by squared correlations of pairs, or by the whole correlation matrix's determinant."""
 
     def check(self, d_in: int, d_code: int, batch: int) -> None:
         if self.decorrelation == "logdet" and batch < 4 * d_code:

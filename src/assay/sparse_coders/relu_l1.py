@@ -67,3 +67,4 @@ class ReluL1(TrainedCoder):
     l1: float = 0.3
     """Weight of the penalty: more of it makes codes sparser."""
     form: Literal["norm_weighted", "spec"] = "norm_weighted"
+    """`norm_weighted`: decoder norms count in the penalty; `spec`: the spec's baseline, whose terms are means."""

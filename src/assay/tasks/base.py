@@ -157,7 +157,9 @@ class TokenTask(Task):
     """A task over sequences of `input_seq_len` tokens below `vocab_size`, which are also the answers."""
 
     vocab_size: int = 16
+    """Kinds of token, those with a meaning of their own included."""
     input_seq_len: int = 128
+    """Tokens of a sequence."""
 
     def shape(self) -> TaskShape:
         return TaskShape(inputs=Tokens(self.vocab_size), outputs=Tokens(self.vocab_size), length=self.input_seq_len)

@@ -53,7 +53,9 @@ class Boolean(PairTask):
     boolean_type: Literal[
         "dnf3", "cnf3", "int_halfspace", "sparse_threshold", "parity", "sparse_parity", "disjunction", "conjunction"
     ] = "conjunction"
+    """Family that every sequence's function is drawn from."""
     k: int = 2
+    """Coordinates whose product is the label; for sparse_parity alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

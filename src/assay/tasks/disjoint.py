@@ -30,8 +30,11 @@ class Disjoint(Task):
     """Name the token that a short and a long list have in common."""
 
     vocab_size: int = 128
+    """Kinds of token; the first 4 are kept for marks, and lists are made of the others."""
     short_length: int = 8
+    """Tokens of the first list."""
     long_length: int = 32
+    """Tokens of the second list."""
 
     def __post_init__(self) -> None:
         self.require_positive("short_length", "long_length")

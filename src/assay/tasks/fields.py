@@ -15,9 +15,13 @@ class BlockTask(Task):
     """A task over sequences of L such tokens; `self.key`, `.value` and `.feature` are the blocks' channels."""
 
     L: int = 32
+    """Tokens of a sequence; more than twice K_keys."""
     K_keys: int = 8
+    """Kinds of key, and channels of a token's key block."""
     V_dim: int = 4
+    """Channels of a token's value block."""
     F_feat: int = 12
+    """Channels of a token's feature block; even."""
 
     def __post_init__(self) -> None:
         self.require_positive("L", "K_keys", "V_dim")

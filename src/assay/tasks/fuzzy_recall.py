@@ -37,7 +37,9 @@ class FuzzyRecall(TokenTask):
     """Recall values of several tokens for keys of several tokens."""
 
     k_motif_size: int = 3
+    """Most tokens of a key; keys of every size up to it are equally frequent."""
     v_motif_size: int = 3
+    """Most tokens of a value; values of every size up to it are equally frequent."""
 
     def __post_init__(self) -> None:
         self.require_positive("k_motif_size", "v_motif_size")

@@ -48,11 +48,17 @@ class Hybrid(BlockTask):
     in_context: ClassVar[bool] = False
 
     context: Literal[0, 1, 2] = 0
+    """Where features stand: 0: at every position; 1: at the odd ones; 2: in the first half, but for its start."""
     r_global: int = 4
+    """Factors that stay the same through a sequence; they are asked for."""
     r_local: int = 8
+    """Factors that change from token to token; they are not asked for."""
     ar_coeff: float = 0.8
+    """Correlation of a local factor with itself one token later, in [0, 1): larger is slower."""
     noise: float = 0.03
+    """Standard deviation of what is added to every entry."""
     weights_seed: int = 0
+    """Seed of the matrices that make features of factors; another one is another world."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -50,9 +50,13 @@ class Icll(Task):
     by_examples: ClassVar[bool] = True
 
     num_states: int = 3
+    """States of an automaton."""
     num_symbols: int = 2
+    """Kinds of symbol that strings are made of, at least 2."""
     num_strings: int = 8
+    """Strings in a sequence, all of one automaton."""
     string_length: int = 8
+    """Symbols of a string."""
     likely: float = 0.9
     """Probability of a state's likely symbol."""
 

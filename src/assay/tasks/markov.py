@@ -36,7 +36,9 @@ class Markov(Task):
     by_examples: ClassVar[bool] = True
 
     num_symbols: int = 8
+    """Kinds of symbol that a chain is made of, at least 2."""
     input_seq_len: int = 256
+    """Symbols of a sequence."""
 
     def __post_init__(self) -> None:
         self.require(self.num_symbols >= 2, f"num_symbols={self.num_symbols} leaves nothing to predict. Use 2 or more.")

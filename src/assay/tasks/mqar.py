@@ -60,14 +60,20 @@ class Mqar(Task):
     """Recall the values of keys seen in context, many per sequence."""
 
     input_seq_len: int = 64
+    """Tokens of a sequence, an even number; what pairs and questions leave is filler."""
     vocab_size: int = 8192
+    """Kinds of token: the lower half are keys, the upper half values, and 0 is neither."""
     num_kv_pairs: int = 8
+    """Keys of a sequence, each shown with its value and asked for once."""
     power_a: float = 0.01
+    """Question slot i has weight i^(power_a - 1): 1 spreads questions evenly, less puts them earlier."""
     filler: Literal["any", "no_keys", "zero"] = "any"
+    """Tokens where nothing else stands: any, any but the sequence's keys, or 0."""
     key_pool: Literal["all", "train", "eval"] = "all"
     """`train` and `eval` are disjoint halves of the keys. Models trained on the first are also scored on the second:
     does recall carry over to keys never asked for before?"""
     min_kv_pairs: int | None = None
+    """Fewest pairs of a mixture of sizes, which double up to num_kv_pairs; none: all sequences have as many."""
     values: Literal["shown", "hidden"] = added("shown")
     """What follows a question: its value, or with `hidden` filler, so that no answer can be found by elimination."""
     cells: Literal["doubling", "zoology"] = added("doubling")

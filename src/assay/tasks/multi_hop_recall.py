@@ -31,9 +31,13 @@ class MultiHopRecall(Task):
     """Follow the edges of a cycle seen in context, several at a time."""
 
     vocab_size: int = 64
+    """Kinds of token: one for each number of hops, the others for nodes."""
     num_nodes: int = 16
+    """Nodes of a sequence's cycle."""
     max_hops: int = 4
+    """Most steps along the cycle that a question asks for; fewer than there are nodes."""
     num_queries: int = 8
+    """Questions of a sequence."""
 
     def __post_init__(self) -> None:
         self.require_positive("num_nodes", "max_hops", "num_queries")

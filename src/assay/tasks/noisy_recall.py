@@ -26,6 +26,7 @@ class NoisyRecall(RepeatTask):
     noise_vocab_size: int = 16
     """How many of the tokens are noise."""
     frac_noise: float = 0.2
+    """Share of the places for a key and its value that hold noise instead, in [0, 1)."""
 
     def __post_init__(self) -> None:
         self.require_positive("noise_vocab_size")

@@ -23,7 +23,9 @@ class PairTask(Task):
     by_examples: ClassVar[bool] = True
 
     input_seq_len: int = 40
+    """Pairs of x and y in a sequence, which has two positions for each."""
     input_dim: int = 20
+    """Numbers that make up an x."""
 
     def __post_init__(self) -> None:
         self.require_positive("input_seq_len", "input_dim")

@@ -46,11 +46,17 @@ class Regression(PairTask):
     loss: ClassVar[Loss] = "mse"
 
     regression_type: Literal["linear", "quadratic", "sparse_linear", "noisy", "outlier"] = "linear"
+    """Law by which y follows from x; every sequence has its own w."""
     scale: float = 1.0
+    """Standard deviation of each entry of w."""
     sparsity: int = 5
+    """Entries of w that are not 0; for sparse_linear alone."""
     noise_std: float = 1.0
+    """Standard deviation of what is added to y; for noisy alone."""
     renormalize_noisy: bool = False
+    """Whether y is scaled to a variance of input_dim; for noisy alone."""
     outlier_prob: float = 0.1
+    """Probability that a pair is x = (1, ..., 1), y = 1, whatever w is; for outlier alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -38,6 +38,7 @@ class Retrieval(BlockTask):
     in_context: ClassVar[bool] = False
 
     keys: Literal["unique", "ambiguous"] = "unique"
+    """Whether each key stands once, or keys repeat, so that no encoder can pass K_keys/(L-1)."""
 
     def shape(self) -> TaskShape:
         return TaskShape(inputs=Vectors(self.d_in), outputs=Vectors(self.V_dim), length=self.L)

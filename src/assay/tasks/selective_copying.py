@@ -31,6 +31,7 @@ class SelectiveCopying(TokenTask):
 
     input_seq_len: int = 256
     num_tokens_to_copy: int = 16
+    """Tokens that stand among the blanks, and are asked for in order."""
 
     def __post_init__(self) -> None:
         self.require_positive("num_tokens_to_copy")

@@ -50,6 +50,7 @@ class StateTracking(Task):
     """Say, after every token, the product of the group elements so far."""
 
     group: Group = "parity"
+    """What tokens stand for: bits, permutations of three things (s3), of five (s5), or the even ones of five (a5)."""
     length: int | str = 40
     """Tokens of a sequence, asked after each; or a range of lengths, 3..40, asked at the end alone."""
     tokens: Literal["all", "generators"] = added("all")

@@ -57,6 +57,7 @@ class Text(Task):
     corpus: str = SPEECHES
     """`speeches`, a text file, or a folder of .txt files."""
     input_seq_len: int = 256
+    """Bytes of a window."""
     split: Split = "train"
     """Which documents windows are drawn from; studies score a model on the others by themselves."""
     sha256: str = ""

@@ -20,10 +20,15 @@ class Optimizer:
     """AdamW; weight decay on matrices only."""
 
     lr: float = 1e-3
+    """Highest learning rate, which the warm-up rises to."""
     weight_decay: float = 0.1
+    """Each step multiplies every matrix by 1 - weight_decay * learning rate."""
     beta1: float = 0.9
+    """Share of the running mean of gradients that a step keeps, in [0, 1)."""
     beta2: float = 0.999
+    """Share of the running mean of squared gradients that a step keeps, in [0, 1)."""
     eps: float = 1e-8
+    """Added to what a step is divided by, the root of the mean squared gradient."""
     clip: float = 3.0
     """Largest norm of the gradient."""
 
@@ -40,10 +45,14 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
+    """How long a model trains, on how much at a time, and with which schedule."""
+
     max_steps: int = 3000
+    """Updates of the weights, each on one batch; training may end earlier by `stop_at`."""
     micro_batch_size: int = 256
     """Sequences per step, at the task's length; shorter parts of a mixture have as many tokens per step."""
     validate_every: int = 100
+    """Steps from one score on held-out sequences to the next."""
     warmup_ratio: float = 0.03
     """Share of the steps in which the rate rises from 0; then it falls by a cosine."""
     curriculum: float = added(0.0)

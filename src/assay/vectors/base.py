@@ -116,9 +116,12 @@ class Planted(VectorData):
     and the deviation of the noise too."""
 
     d_in: int
+    """Inputs of a coder: numbers in a row."""
     atoms: int
     rows: int
+    """Training rows; validation and test have a quarter as many each."""
     noise: float
+    """Deviation of the noise in each input."""
     draw: int
 
     def shape(self) -> tuple[int, int]:

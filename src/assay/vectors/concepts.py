@@ -36,14 +36,13 @@ class Concepts(Planted):
 
     d_in: int = 64
     concepts: int = 8
+    """Atoms that have children, at least 2; each is a label of the rows."""
     children: int = 4
     """Atoms of each concept that fire only where it does."""
     free: int = 96
     """Atoms that imply nothing."""
     noise: float = 0.05
-    """Deviation of the noise in each input."""
     rows: int = 20_000
-    """Training rows; validation and test have a quarter as many each."""
     draw: int = 0
     """Seed of the atoms and the rows."""
 

@@ -28,12 +28,11 @@ class Dictionary(Planted):
 
     d_in: int = 64
     atoms: int = 512
+    """Directions that rows are made of."""
     active: float = 8.0
     """Atoms of a row, on average."""
     noise: float = 0.05
-    """Deviation of the noise in each input."""
     rows: int = 20_000
-    """Training rows; validation and test have a quarter as many each."""
     hierarchy: bool = False
     """Whether two of three atoms fire only with their parent."""
     draw: int = 0

@@ -58,9 +58,11 @@ class Executor(Plugin):
     """Whether its workers see the driver's files."""
 
     workers: int = 0
+    """Jobs at once, but one if serial; 0: one per GPU, or without a GPU one per core."""
     gpus: tuple[int, ...] = ()
     """Devices to use, one per worker; none: the CPU."""
     retries: int = 2
+    """Times that a job is started again where its worker was lost; one that raises an error is not."""
 
     def slots(self) -> int:
         """Return how many jobs it can work on at once."""

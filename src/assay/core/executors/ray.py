@@ -34,6 +34,7 @@ class Ray(Executor):
     shares_disk: ClassVar[bool] = False
 
     address: str | None = None
+    """The cluster, such as auto; none: Ray is started on this machine."""
 
     def slots(self) -> int:
         """Return what the cluster can work on at once: its cores, or its GPUs where a job needs one."""

@@ -68,9 +68,9 @@ class Sweep(Recipe, Study):
     lowered: ClassVar[Mapping[str, str]] = {"d_hidden": "--dimensions"}
 
     lr: float = 3e-2
-    """The spec's is 3e-3."""
+    """Learning rate of AdamW, before it is annealed; the spec's is 3e-3."""
     weight_decay: float = 0.1
-    """The spec's is 1e-4 (--preset spec)."""
+    """Each step multiplies the weights by 1 - weight_decay * lr; the spec's is 1e-4 (--preset spec)."""
     P: int = 64
     """The modulus."""
     dimensions: tuple[int, ...] | None = None

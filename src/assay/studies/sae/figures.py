@@ -50,8 +50,11 @@ class Figures(Reading):
     results_dir: Path = Path("results")
     """The folder with ablation/, benchmark/ and dynamics/."""
     output_dir: Path = Path("figures")
+    """The folder that the drawn files go to."""
     figure: Literal["all", "1", "2", "3", "4", "5", "6"] = "all"
+    """Number of the one to draw; all: each whose numbers are there."""
     format: Literal["pdf", "png", "svg"] = "pdf"
+    """Kind of file that is written."""
 
     def report(self, out: Report) -> None:
         charts: dict[str, Any] = {}

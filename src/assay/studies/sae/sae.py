@@ -66,6 +66,7 @@ class Sae(Study):
     decay: float = 0.0
     """Share of the steps, the last ones, in which the rate falls to 0."""
     optimizer: Literal["adam", "sgd"] = "adam"
+    """How weights are updated: by Adam, or by plain gradient descent (sgd), which needs epochs, not steps."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each seed is a new initialisation and a new order of the rows; the rows are the same."""
     data_dir: Path | None = None

@@ -42,10 +42,15 @@ class Theorem(Study):
     renamed: ClassVar = {"seed": "seeds"}
 
     batch_size: int = 64
+    """Random rows at which gradients are taken."""
     input_dim: int = 784
+    """Numbers in a row."""
     hidden_dim: int = 64
+    """Units of the untrained encoder."""
     activation: Literal["relu", "identity", "softplus"] = "relu"
+    """Function that makes the energies a of z = W x + b."""
     seeds: tuple[int, ...] = (42,)
+    """Each seed is a new encoder and new rows."""
     output: Path = Path("figures/fig1_theorem.pdf")
     """The figure: .pdf, .png or .svg."""
 
