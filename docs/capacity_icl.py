@@ -326,8 +326,9 @@ def beside_memories(line: Line) -> str:
         return f"{untrained(rule, own, sizes(line.row))} ({own}, {4 * own.scalars(rule) / 1000:.0f} kB)"
 
     whole_state = replace(shape, d_v=shape.d_v + shape.d_k)
+    state = f"{line.said['state bytes'] / 1000:.0f} kB"
     return (
-        f"K90 of single runs of `{line.name}` ({line.said['state bytes'] / 1000:.0f} kB): {runs[0]} to {runs[-1]}. Of untrained memories: "
+        f"K90 of single runs of `{line.name}` ({state}): {runs[0]} to {runs[-1]}. Of untrained memories: "
         f"least squares with its Gram matrix {held('least squares', shape)}; Hebbian {held('hebbian', shape)} and "
         f"{held('hebbian', whole_state)}."
     )
