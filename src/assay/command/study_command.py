@@ -216,7 +216,8 @@ def _prog(cls: type[Any]) -> str:
 def _compute(session: Session, shell: Shell) -> Results:
     if not shell.quiet:
         say(session.describe())
-        _name_a_first_look(session, shell)
+        if shorter := _first_look(session, shell):
+            say(shorter)
         for source in filter(has_plugins, loaded_sources()):
             say(f"a study does not check plug-ins: `assay check {source.path}` tries what they promise.")
     asks = session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet)
@@ -235,14 +236,15 @@ def _compute(session: Session, shell: Shell) -> Results:
         return session.compute(watch)
 
 
-def _name_a_first_look(session: Session, shell: Shell) -> None:
-    """Say that there is something shorter, where what may take long begins on a CPU."""
+def _first_look(session: Session, shell: Shell) -> str:
+    """Say what is shorter, where what may take long is computed on a CPU; else nothing."""
     presets = session.plan.study.for_cpu
     on_cpu = any(run.numerics.device == "cpu" for run in session.todo)
     if not presets or shell.preset in presets or shell.quiet or not on_cpu:
-        return
-    if (seconds := session.seconds_left()) is None or seconds > LONG:
-        say(f"On a CPU this may take long: --preset {presets[0]} is a first look.")
+        return ""
+    seconds = session.seconds_left()
+    long = seconds is None or seconds > LONG
+    return f"On a CPU this may take long: --preset {presets[0]} is a first look." if long else ""
 
 
 def _preset(line: Line) -> str | None:
@@ -294,7 +296,8 @@ def _print_plan(session: Session, shell: Shell) -> int:
     for row in rows:
         print(f"{row['id']}  {'stored' if row['stored'] else 'to run':<6}  {printable(str(row['run']))}")
     print(session.describe())
-    _name_a_first_look(session, shell)
+    if shorter := _first_look(session, shell):
+        print(shorter)
     if unfetched := session.plan.study.unfetched(session.todo):
         print(unfetched)
     return 0
