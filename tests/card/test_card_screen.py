@@ -11,7 +11,7 @@ from card_toys import TRIED
 from assay.card.anchors import Agreement
 from assay.card.battery import Answer, Bounds
 from assay.card.card import Card, _ratio
-from assay.card.charts import _Plane, beside
+from assay.card.charts import LEAST, _Plane, beside, profile
 from assay.card.cost import Speed
 from assay.card.judge import line
 from assay.card.page import _more, _shares
@@ -102,6 +102,37 @@ def test_undecided_says_how_many_more_seeds_would_tell() -> None:
     others = [answered(str(place), 0.3, 0.36) for place in range(8)]
     told = card(answered("mine", 0.3, 0.36, longer=(0.3, 0.36)), answered("best", 0.43, 0.49), *others).verdicts()[0]
     assert told.endswith("undecided: about 3 more seeds of it would tell it from best (--seeds 5)"), told
+
+
+def test_worse_than_a_guess_is_drawn_left_of_the_floor_with_its_interval() -> None:
+    """The floor is .1 and the ceiling 1, so that .01 is a tenth of the way below a guess."""
+    below, far = answered("below", 0.01, 0.01), replace(answered("far", 0.0, 0.0), scores={0: -2.0, 1: -2.0})
+    field = answered("other", 0.5, 0.52), far
+    rows = list(_shares(shown := card(below, *field), shown.lines[0]))
+    found = {row["series"]: row for row in rows}
+    assert found["below"]["x"] == pytest.approx(-0.1) and found["far"]["x"] == LEAST
+    assert LEAST <= found["below"]["low"] < -0.1 < found["below"]["high"]
+    spec = profile(rows, title="").to_dict(validate=False)
+    start, end = next(scale["domain"] for layer in spec["layer"] if (scale := layer["encoding"]["x"].get("scale")))
+    drawn = [row[key] for row in rows for key in ("x", "low", "high")]
+    assert all(start <= value <= end for value in drawn)
+    dashed = [layer for layer in spec["layer"] if layer["mark"].get("strokeDash")]
+    assert [spec["datasets"][layer["data"]["name"]][0]["y"] for layer in dashed] == [0.0]
+
+
+@pytest.mark.parametrize("lower", [True, False], ids=["bits", "accuracy"])
+def test_the_best_of_those_that_are_worse_than_a_guess_is_no_ceiling(lower: bool) -> None:
+    """Nobody knows the ceiling of text, and the best score here stands for it, but not below the floor."""
+    text = replace(QUESTION, lower=lower, goal=None)
+    worse, worst, guess = (5.0, 6.0, 4.0) if lower else (3.0, 2.0, 4.0)
+    mine, other, level = (
+        replace(answered(name, score, score), question=text)
+        for name, score in (("mine", worse), ("other", worst), ("level", guess))
+    )
+    for field, shares in (([other], [LEAST, LEAST]), ([other, level], [LEAST, LEAST, 0.0])):
+        judged = line(mine, field, Bounds(guess, None))
+        shown = Card("mine", replace(TIER, questions=(text,)), [judged], {"recall": field}, {})
+        assert [row["x"] for row in _shares(shown, shown.lines[0])] == shares
 
 
 def test_names_in_a_chart_stand_on_none_of_each_other_and_above_the_axis() -> None:

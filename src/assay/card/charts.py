@@ -22,6 +22,8 @@ MINE = PALETTE[1]
 ROOM, MOST_ROOM = 0.3, 0.7
 """The share of a plot to the right of the last point, for names, and the most of it where one is long."""
 TICKS = 8
+LEAST = -0.25
+"""Where the profile ends on the left: a score further below the floor is drawn there."""
 
 
 def number(whole: Interval, form: str) -> str:
@@ -37,14 +39,17 @@ def sentence(told: str) -> str:
 
 @without_validation
 def profile(rows: Sequence[Row], *, title: str) -> "alt.LayerChart":
-    """Draw a line per question: a stroke for each mixer of the field, a diamond with its interval for this one. Rows
-    have question, series, mine, x, low, high."""
+    """Draw a line per question: a stroke for each mixer of the field, a diamond with its interval for this one, and the
+    floor at 0. Rows have question, series, mine, and from LEAST to 1 x, low, high."""
     order = list(dict.fromkeys(row["question"] for row in rows))
-    axis = {"grid": True, "ticks": False, "labelPadding": 14}  # a diamond at 0 reaches that far to its left
+    axis = {"grid": True, "ticks": False, "labelPadding": 8}
     place: dict[str, Any] = {
         "y": alt.Y(field="question", type="nominal", sort=order, title=None, axis=axis),
     }
-    across = alt.X(field="x", type="quantitative", title=title, scale={"domain": [0, 1]})
+    # Half a diamond beyond either end: nothing is drawn over the names of the questions.
+    scale = {"domain": [LEAST, 1], "nice": False, "padding": 10}
+    ticks = {"values": [LEAST, 0, 0.25, 0.5, 0.75, 1]}
+    across = alt.X(field="x", type="quantitative", title=title, scale=scale, axis=ticks)
     mine, field = ([row for row in rows if row["mine"] is whose] for whose in (True, False))
     drawn = [
         _chart(field).mark_tick(thickness=2, size=26, color=MUTED, opacity=0.6),
@@ -56,7 +61,7 @@ def profile(rows: Sequence[Row], *, title: str) -> "alt.LayerChart":
     layers.insert(1, _chart(bounded).mark_rule(strokeWidth=4, color=MINE, opacity=0.35).encode(
         **place, x=low, x2=alt.X2("high")
     ))  # fmt: skip
-    return _layered(layers, width=LINES[0], height=LINES[1])
+    return _layered([*_reference("floor", 0.0, along="x"), *layers], width=LINES[0], height=LINES[1])
 
 
 @without_validation
