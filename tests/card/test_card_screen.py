@@ -145,6 +145,28 @@ def test_names_in_a_chart_stand_on_none_of_each_other_and_above_the_axis() -> No
     assert all(label["y"] >= plane.bottom for label in _Plane(low, log_x=True, beside={"ceiling": 1.0}).labels(low))
 
 
+def test_no_name_stands_on_a_reference_line_and_one_off_its_mark_is_led_to_it() -> None:
+    levels = {"floor": 0.1, "ceiling": 1.0}
+    ends = [("at_floor", 0.1), ("near_it", 0.12), ("over_it", 0.13), ("at_ceiling", 1.0), ("under_it", 0.97)]
+    looks = {"mine": False, "score": "", "low": None}
+    lone = [{"series": name, "x": 2.0**place, "y": y, **looks} for place, (name, y) in enumerate(ends)]
+    several = [{"series": name, "x": x, "y": y, **looks} for name, y in ends for x in (1.0, 2.0)]
+    for points in (lone, several):
+        plane = _Plane(points, log_x=True, beside=levels, longest=0.3)
+        labels = plane.around(points, points) if points is lone else plane.labels(points)
+        assert {label["series"] for label in labels} == {name for name, _ in ends}
+        reach = LINE / 2 * plane.height
+        for label in labels:
+            assert all(abs(label["y"] - level) > 0.99 * reach for level in levels.values()), label
+            assert label["far"] or abs(label["y"] - label["at"]) < 1.3 * reach, f"{label} is not beside its mark"
+        spec = beside(points, x_title="", y_title="", log_x=True, references=levels).to_dict(validate=False)
+        leaders = [layer for layer in spec["layer"] if "x2Offset" in layer["mark"]]
+        drawn = {row["series"] for layer in leaders for row in spec["datasets"][layer["data"]["name"]]}
+        assert drawn == {label["series"] for label in labels if label["far"]}
+        assert all((of["y"]["field"], of["y2"]["field"]) == ("at", "y") for of in (one["encoding"] for one in leaders))
+    assert drawn, "five names at two heights are too many for all to stand beside their lines"
+
+
 def test_a_long_name_at_the_end_of_a_line_has_room() -> None:
     name = "delta_net:beta_max=2.0"
     points = [{"series": name, "mine": True, "x": x, "y": 0.5, "score": "0.5"} for x in (50.0, 1000.0)]
@@ -167,6 +189,9 @@ def test_a_name_stands_on_no_point_and_no_other_name_where_there_is_room() -> No
     assert only.align == "right" and only.box.right < 0.95, "to the left, where the plot ends on the right"
     (only,) = places([("mixer", 0.5, 0.98 - LINE / 2)], [], [Box(0, 0.97, 1, 0.97)], [])
     assert only.box.top < 0.97 and only.box.left > 0.5, "below a line"
+    (only,) = places([("mixer", 0.5, 0.5)], [Box(0.5, 0.3, 1, 0.7)], [], [reference := Box(0, 0.5, 1, 0.5)])
+    assert not only.box.meets(reference), "rather on points than on a line that is to be kept free"
+    assert only.far or abs(only.y - 0.5) < 0.6 * LINE
 
 
 def test_the_headline_counts_who_is_told_better() -> None:

@@ -1,13 +1,14 @@
 """Names beside the points of a plot stand where they cover least: right or left of their point, and a little up or
-down. Everything is in shares of the plot's width and height, from its lower left."""
+down; a name that stands off its point is led to it by a line. Everything is in shares of the plot's width and height,
+from its lower left."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-LETTER, LINE, GAP = 0.0195, 0.062, 0.022
-"""The width of a bold letter, the height of a name, and what lies between a point and its name, in a plot of the usual
-size."""
+LETTER, LINE, GAP, LED = 0.0195, 0.062, 0.022, 0.034
+"""The width of a bold letter, the height of a name, what lies between a point and its name, and how much more where a
+line leads to it, in a plot of the usual size."""
 Side = Literal["left", "right"]
 """The end of a name that is at its point."""
 SIDES: tuple[Side, ...] = ("left", "right")
@@ -43,11 +44,16 @@ class Place:
     @property
     def far(self) -> bool:
         """Whether it needs a line to its point."""
-        return abs(self.steps) > 2
+        return led(self.steps * LINE / 2)
 
 
 def dot(x: float, y: float) -> Box:
     return Box(x - DOT[0], y - DOT[1], x + DOT[0], y + DOT[1])
+
+
+def led(off: float) -> bool:
+    """Whether a name so far up or down is no longer beside its point, which it would leave to guess."""
+    return abs(off) > 0.6 * LINE
 
 
 def length_of(name: str) -> float:
@@ -55,12 +61,12 @@ def length_of(name: str) -> float:
 
 
 def places(
-    named: Sequence[tuple[str, float, float]], points: Sequence[Box], thin: Sequence[Box], names: Sequence[Box]
+    named: Sequence[tuple[str, float, float]], points: Sequence[Box], thin: Sequence[Box], kept: Sequence[Box]
 ) -> list[Place]:
-    """Place each name, one after the other, beside its x and y: on no other name (`names` are there before), if that
-    can be, on few points, and then on few thin lines."""
+    """Place each name, one after the other, beside its x and y: on no other name and nothing of what is to be `kept`
+    free, such as a reference line, if that can be, on few points, and then on few thin lines."""
     found: list[Place] = []
-    taken = list(names)
+    taken = list(kept)
 
     def cost(place: Place) -> float:
         box = place.box
@@ -77,6 +83,8 @@ def places(
 
 
 def _place(name: str, x: float, y: float, steps: int, align: Side) -> Place:
-    start = x + GAP / 2 if align == "left" else x - GAP - length_of(name)
-    end, middle = start + length_of(name) + GAP / 2, y + steps * LINE / 2
+    off = steps * LINE / 2
+    further = LED if led(off) else 0.0
+    start = x + further + GAP / 2 if align == "left" else x - further - GAP - length_of(name)
+    end, middle = start + length_of(name) + GAP / 2, y + off
     return Place(align, middle, steps, Box(start, middle - LINE / 2, end, middle + LINE / 2))
