@@ -194,6 +194,14 @@ def test_a_name_stands_on_no_point_and_no_other_name_where_there_is_room() -> No
     assert only.far or abs(only.y - 0.5) < 0.6 * LINE
 
 
+def test_the_line_to_a_name_goes_through_no_other_name() -> None:
+    """Five points at one height, closer to one another than their names are long, below a line to be kept free."""
+    crowd = [(f"mixer_{n}", 0.3 + 0.08 * n, 0.9) for n in range(5)]
+    found = places(crowd, [dot(x, y) for _, x, y in crowd], [], [Box(-1, 0.93, 2, 0.93)])
+    assert sum(place.far for place in found) > 3
+    assert not any(one.crosses(two) for one, two in combinations(found, 2))
+
+
 def test_the_headline_counts_who_is_told_better() -> None:
     low, high, alike = (
         answered("low", 0.2, 0.21, 0.19, longer=(0.2, 0.21, 0.19)),

@@ -112,8 +112,9 @@ def beside(
     Points have series, mine, x, y, and perhaps low and high; `seeds` are those of this mixer alone."""
     every, shown = [*points, *seeds], [point for point in points if named is None or point["series"] in named]
     alone = len({point["series"] for point in points}) == len(points)
-    # The name of a lone point may stand left of it.
-    longest = 0.0 if alone else GAP + LED + max(length_of(point["series"]) for point in shown)
+    # The name of a lone point may stand left of it, which would crowd the names of many.
+    right = max(point["x"] for point in shown) if alone else -math.inf
+    longest = GAP + LED + max(length_of(point["series"]) for point in shown if point["x"] >= right)
     scale = _Plane(every, log_x=log_x, beside=references or {}, longest=longest)
     axis = {"labelOverlap": "greedy", "values": scale.ticks(points)}
     across = alt.X(field="x", type="quantitative", title=x_title, axis=axis, scale=scale.across)
@@ -145,12 +146,12 @@ def _names(
     for side, far in product(SIDES, (False, True)):
         own = [label for label in labels if label["align"] == side and label["far"] is far]
         way = 1 if side == "left" else -1
+        # In shares of the width, as places are: a page may draw the plot wider.
+        start, shift = (alt.ExprRef(f"{way * (part + LED * far):g} * width") for part in (GAP / 2, GAP))
         if far:
-            end = way * (round(LED * LINES[0]) + 4)
-            leader = _chart(own).mark_rule(strokeWidth=0.8, color=colour, x2Offset=end)
+            leader = _chart(own).mark_rule(strokeWidth=0.8, color=colour, x2Offset=start)
             ends: dict[str, Any] = {"x2": alt.X2("x"), "y": alt.Y(field="at", **upward), "y2": alt.Y2("y")}
             yield leader.encode(x=across, **ends)
-        shift = way * round((GAP + LED * far) * LINES[0])
         style: dict[str, Any] = {"align": side, "baseline": "middle", "fontSize": 11, "fontWeight": weight}
         words = _chart(own).mark_text(dx=shift, color=colour, **style)
         yield words.encode(x=across, y=alt.Y(field="y", **upward), text=alt.Text(field="series", type="nominal"))
