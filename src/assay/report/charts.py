@@ -12,7 +12,7 @@ and brackets of a name such as `R2_0.75`.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ else:
     alt = Later("altair")
 
 Row = Mapping[str, Any]
+Points = Iterable[tuple[float, float]]
 LINES = (320, 200)
 BARS, STEP, GROUP_STEP = 260, 24, 16
 TICKS = 10
@@ -65,10 +66,14 @@ def interval_lines(
     y_title: str = "",
     log_x: bool = False,
     log_y: bool = False,
+    round_x: bool = False,
     stepped: bool = False,
+    guides: Mapping[str, Points] | None = None,
 ) -> "alt.LayerChart":
     """Draw a line per series with its interval as a band; `dots` are rows with the same x, y and series, one per seed.
-    A stepped line keeps its value until the next point. A series on which others lie is seen around them."""
+    A stepped line keeps its value until the next point. A series on which others lie is seen around them. Ticks stand
+    where something was measured, or with `round_x` at round numbers. `guides` are grey lines, such as a front, which
+    are no series and stand in no legend."""
     drawn, single_rows, left_out = thinned(list(rows), list(dots), series)
     points = [_point(row, y) | {"x": row[x], "series": str(row[series])} for row in drawn]
     single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in single_rows]
@@ -77,9 +82,11 @@ def interval_lines(
     pick = _pick(legend=True)
     zoom = alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]")
     kind: dict[str, Any] = {"type": "log"} if log_x else {"zero": False}
-    ticks = _measured(points, log=log_x)
+    ticks = _rounded(point["x"] for point in points) if round_x else _measured(points, log=log_x)
     across = alt.X(field="x", type="quantitative", title=titles["x"], scale=_roomy(**kind), axis=ticks)
-    upward_scale = {"scale": _roomy(type="log"), "axis": _rounded(points)} if log_y else {"scale": _roomy(zero=False)}
+    upward_scale = (
+        {"scale": _roomy(type="log"), "axis": _rounded(_ends(points))} if log_y else {"scale": _roomy(zero=False)}
+    )
     vertical: dict[str, Any] = {"type": "quantitative", "title": titles["y"], **upward_scale}
     upward = alt.Y(field="y", **vertical)
     colour, shape = _sign(alt.Color, PALETTE, names), _sign(alt.Shape, SHAPES, names)
@@ -92,6 +99,7 @@ def interval_lines(
     of_one, of_all = _tooltip(single, **titles), _tooltip(points, **titles)
     layers = [
         *(band.encode(x=across, opacity=_picked(pick, deep, 0.04), **banded) for band, deep in _bands(points, **steps)),
+        *_guides(guides or {}, across, upward),
         base.mark_line(strokeWidth=LINE, **steps).encode(y=upward, opacity=bright, **thick),
         seeds.encode(x=across, y=upward, color=colour, opacity=_picked(pick, 0.55, 0.05), tooltip=of_one),
         base.mark_point(filled=True, size=POINT).encode(y=upward, shape=shape, opacity=bright, tooltip=of_all, **area),
@@ -290,11 +298,36 @@ def _measured(points: Sequence[Row], *, log: bool) -> dict[str, Any]:
     return {"labelOverlap": "greedy", "values": ticks}
 
 
-def _rounded(points: Sequence[Row]) -> dict[str, Any]:
-    """Put ticks of a logarithmic y axis at the round numbers between the bounds; Vega's own where there is none."""
-    found = sorted(point[key] for point in points for key in ("low", "y", "high") if (point.get(key) or 0) > 0)
-    ticks: dict[str, Any] = {"values": even} if found and len(even := _round_numbers(found)) > 1 else {}
-    return {"labelOverlap": "greedy", **ticks}
+def _ends(points: Sequence[Row]) -> Iterator[float]:
+    """Yield every value and bound."""
+    yield from (value for point in points for key in ("low", "y", "high") if (value := point.get(key)) is not None)
+
+
+def _rounded(values: Iterable[float]) -> dict[str, Any]:
+    """Put ticks of a logarithmic axis at the round numbers between the values, close ones as on a linear axis; Vega's
+    own where all values are one."""
+    found = sorted(value for value in values if value > 0)
+    tried = (ticks(found) for ticks in (_round_numbers, _evenly_round) if found)
+    return {"labelOverlap": "greedy", **next(({"values": even} for even in tried if len(even) > 1), {})}
+
+
+def _evenly_round(values: Sequence[float]) -> list[float]:
+    """Return multiples of 1, 2 or 5 times a power of ten, six at most."""
+    low, high = values[0], values[-1]
+    if low == high:
+        return []
+    power = 10.0 ** math.floor(math.log10((high - low) / 5))
+    step = next(many * power for many in (1, 2, 5, 10) if many * power >= (high - low) / 5 * (1 - 1e-9))
+    ticks = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    return [float(f"{tick * step:.12g}") for tick in ticks]
+
+
+def _guides(guides: Mapping[str, Points], across: "alt.X", upward: "alt.Y") -> Iterator["alt.Chart"]:
+    """Draw each as a grey line, wider than those that lie on it, with its name as its tooltip."""
+    for name, line in guides.items():
+        rows = [{"x": x, "y": y, SERIES: name} for x, y in line]
+        drawn = alt.Chart(_data(rows)).mark_line(strokeWidth=1.5 * LINE, color=MUTED, opacity=0.6)
+        yield drawn.encode(x=across, y=upward, tooltip=[_nominal(SERIES, "line")])
 
 
 def _round_numbers(values: Sequence[float]) -> list[float]:
