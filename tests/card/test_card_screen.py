@@ -11,7 +11,7 @@ from card_toys import TRIED
 from assay.card.anchors import Agreement
 from assay.card.battery import Answer, Bounds
 from assay.card.card import Card, _ratio
-from assay.card.charts import _Plane, beside
+from assay.card.charts import LEAST, _Plane, beside, profile
 from assay.card.cost import Speed
 from assay.card.judge import line
 from assay.card.page import _more, _shares
@@ -104,6 +104,37 @@ def test_undecided_says_how_many_more_seeds_would_tell() -> None:
     assert told.endswith("undecided: about 3 more seeds of it would tell it from best (--seeds 5)"), told
 
 
+def test_worse_than_a_guess_is_drawn_left_of_the_floor_with_its_interval() -> None:
+    """The floor is .1 and the ceiling 1, so that .01 is a tenth of the way below a guess."""
+    below, far = answered("below", 0.01, 0.01), replace(answered("far", 0.0, 0.0), scores={0: -2.0, 1: -2.0})
+    field = answered("other", 0.5, 0.52), far
+    rows = list(_shares(shown := card(below, *field), shown.lines[0]))
+    found = {row["series"]: row for row in rows}
+    assert found["below"]["x"] == pytest.approx(-0.1) and found["far"]["x"] == LEAST
+    assert LEAST <= found["below"]["low"] < -0.1 < found["below"]["high"]
+    spec = profile(rows, title="").to_dict(validate=False)
+    start, end = next(scale["domain"] for layer in spec["layer"] if (scale := layer["encoding"]["x"].get("scale")))
+    drawn = [row[key] for row in rows for key in ("x", "low", "high")]
+    assert all(start <= value <= end for value in drawn)
+    dashed = [layer for layer in spec["layer"] if layer["mark"].get("strokeDash")]
+    assert [spec["datasets"][layer["data"]["name"]][0]["y"] for layer in dashed] == [0.0]
+
+
+@pytest.mark.parametrize("lower", [True, False], ids=["bits", "accuracy"])
+def test_the_best_of_those_that_are_worse_than_a_guess_is_no_ceiling(lower: bool) -> None:
+    """Nobody knows the ceiling of text, and the best score here stands for it, but not below the floor."""
+    text = replace(QUESTION, lower=lower, goal=None)
+    worse, worst, guess = (5.0, 6.0, 4.0) if lower else (3.0, 2.0, 4.0)
+    mine, other, level = (
+        replace(answered(name, score, score), question=text)
+        for name, score in (("mine", worse), ("other", worst), ("level", guess))
+    )
+    for field, shares in (([other], [LEAST, LEAST]), ([other, level], [LEAST, LEAST, 0.0])):
+        judged = line(mine, field, Bounds(guess, None))
+        shown = Card("mine", replace(TIER, questions=(text,)), [judged], {"recall": field}, {})
+        assert [row["x"] for row in _shares(shown, shown.lines[0])] == shares
+
+
 def test_names_in_a_chart_stand_on_none_of_each_other_and_above_the_axis() -> None:
     points = [{"series": f"mixer_{n}", "mine": n == 3, "x": x, "y": 0.5 + 0.001 * n} for n in range(9) for x in (1, 10)]
     plane = _Plane(points, log_x=True, beside={"floor": 0.0, "ceiling": 1.0})
@@ -112,6 +143,28 @@ def test_names_in_a_chart_stand_on_none_of_each_other_and_above_the_axis() -> No
     assert all(abs(one - two) > 0.99 * LINE for (_, one), (_, two) in combinations(places, 2))
     low = [{"series": f"mixer_{n}", "mine": False, "x": 1, "y": 0.0} for n in range(5)]
     assert all(label["y"] >= plane.bottom for label in _Plane(low, log_x=True, beside={"ceiling": 1.0}).labels(low))
+
+
+def test_no_name_stands_on_a_reference_line_and_one_off_its_mark_is_led_to_it() -> None:
+    levels = {"floor": 0.1, "ceiling": 1.0}
+    ends = [("at_floor", 0.1), ("near_it", 0.12), ("over_it", 0.13), ("at_ceiling", 1.0), ("under_it", 0.97)]
+    looks = {"mine": False, "score": "", "low": None}
+    lone = [{"series": name, "x": 2.0**place, "y": y, **looks} for place, (name, y) in enumerate(ends)]
+    several = [{"series": name, "x": x, "y": y, **looks} for name, y in ends for x in (1.0, 2.0)]
+    for points in (lone, several):
+        plane = _Plane(points, log_x=True, beside=levels, longest=0.3)
+        labels = plane.around(points, points) if points is lone else plane.labels(points)
+        assert {label["series"] for label in labels} == {name for name, _ in ends}
+        reach = LINE / 2 * plane.height
+        for label in labels:
+            assert all(abs(label["y"] - level) > 0.99 * reach for level in levels.values()), label
+            assert label["far"] or abs(label["y"] - label["at"]) < 1.3 * reach, f"{label} is not beside its mark"
+        spec = beside(points, x_title="", y_title="", log_x=True, references=levels).to_dict(validate=False)
+        leaders = [layer for layer in spec["layer"] if "x2Offset" in layer["mark"]]
+        drawn = {row["series"] for layer in leaders for row in spec["datasets"][layer["data"]["name"]]}
+        assert drawn == {label["series"] for label in labels if label["far"]}
+        assert all((of["y"]["field"], of["y2"]["field"]) == ("at", "y") for of in (one["encoding"] for one in leaders))
+    assert drawn, "five names at two heights are too many for all to stand beside their lines"
 
 
 def test_a_long_name_at_the_end_of_a_line_has_room() -> None:
@@ -136,6 +189,17 @@ def test_a_name_stands_on_no_point_and_no_other_name_where_there_is_room() -> No
     assert only.align == "right" and only.box.right < 0.95, "to the left, where the plot ends on the right"
     (only,) = places([("mixer", 0.5, 0.98 - LINE / 2)], [], [Box(0, 0.97, 1, 0.97)], [])
     assert only.box.top < 0.97 and only.box.left > 0.5, "below a line"
+    (only,) = places([("mixer", 0.5, 0.5)], [Box(0.5, 0.3, 1, 0.7)], [], [reference := Box(0, 0.5, 1, 0.5)])
+    assert not only.box.meets(reference), "rather on points than on a line that is to be kept free"
+    assert only.far or abs(only.y - 0.5) < 0.6 * LINE
+
+
+def test_the_line_to_a_name_goes_through_no_other_name() -> None:
+    """Five points at one height, closer to one another than their names are long, below a line to be kept free."""
+    crowd = [(f"mixer_{n}", 0.3 + 0.08 * n, 0.9) for n in range(5)]
+    found = places(crowd, [dot(x, y) for _, x, y in crowd], [], [Box(-1, 0.93, 2, 0.93)])
+    assert sum(place.far for place in found) > 3
+    assert not any(one.crosses(two) for one, two in combinations(found, 2))
 
 
 def test_the_headline_counts_who_is_told_better() -> None:

@@ -9,7 +9,7 @@ from jsonschema import ValidationError
 from assay.metrics.intervals import Interval
 from assay.report import style
 from assay.report.charts import interval_bars, interval_lines
-from assay.report.style import PALETTE, house_spec
+from assay.report.style import MUTED, PALETTE, house_spec
 
 
 def rows(*names: str, xs=(1, 10, 100)) -> list[dict[str, Any]]:
@@ -57,12 +57,37 @@ def test_a_series_with_a_single_x_beside_longer_ones_has_its_interval_too():
 
 
 @pytest.mark.parametrize(
-    ("means", "ticks"), [((40.0, 55.0, 250.0), [50, 100, 200]), ((41.0, 42.0, 44.0), None), ((3.0, 900.0), [10, 100])]
+    ("means", "ticks"),
+    [
+        ((40.0, 55.0, 250.0), [50, 100, 200]),
+        ((41.0, 42.0, 44.0), [40, 41, 42, 43, 44, 45]),
+        ((848.0, 1869.0), [1000, 1500]),
+        ((3.0, 900.0), [10, 100]),
+    ],
 )
 def test_a_logarithmic_y_axis_has_few_round_ticks(means, ticks):
     points = [{"model": "a", "n": x, "y": Interval(mean, mean - 1, mean + 1, 20)} for x, mean in enumerate(means)]
     encoding = interval_lines(points, x="n", y="y", series="model", log_y=True).to_dict()["layer"][0]["encoding"]["y"]
     assert encoding["scale"]["type"] == "log" and encoding["axis"].get("values") == ticks
+
+
+def test_ticks_stand_at_what_was_measured_or_at_round_numbers_on_demand():
+    measured, even = (
+        interval_lines(rows("a", xs=(968, 3690)), x="n", y="R2_0.75", series="model", log_x=True, round_x=of).to_dict()
+        for of in (False, True)
+    )
+    found = [spec["layer"][0]["encoding"]["x"]["axis"]["values"] for spec in (measured, even)]
+    assert found == [[968, 3690], [1000, 2000]]
+
+
+def test_a_guide_is_a_grey_line_that_is_no_series():
+    guides = {"(front)": [(1, 0.4), (100, 0.2)]}
+    spec = interval_lines(rows("a"), x="n", y="R2_0.75", series="model", guides=guides).to_dict()
+    (guide,) = (layer for layer in spec["layer"] if "(front)" in str(spec["datasets"][layer["data"]["name"]]))
+    assert guide["mark"]["type"] == "line" and guide["mark"]["color"] == MUTED and "color" not in guide["encoding"]
+    assert spec["layer"].index(guide) < max(n for n, mark in enumerate(spec["layer"]) if mark["mark"]["type"] == "line")
+    domains = [layer["encoding"].get("color", {}).get("scale", {}).get("domain") for layer in spec["layer"]]
+    assert all(domain in (None, ["a"]) for domain in domains)
 
 
 @pytest.mark.parametrize(("log_x", "kind"), [(True, "log"), (False, None)])

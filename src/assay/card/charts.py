@@ -2,10 +2,11 @@
 a page on paper says as much as one on a screen."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from assay.card.places import GAP, LINE, SIDES, Box, dot, length_of, places
+from assay.card.places import GAP, LED, LINE, SIDES, Box, Side, dot, led, length_of, places
 from assay.core.on_use import Later
 from assay.metrics.intervals import Interval
 from assay.report.charts import BARS, LINES, STEP, without_validation
@@ -22,6 +23,8 @@ MINE = PALETTE[1]
 ROOM, MOST_ROOM = 0.3, 0.7
 """The share of a plot to the right of the last point, for names, and the most of it where one is long."""
 TICKS = 8
+LEAST = -0.25
+"""Where the profile ends on the left: a score further below the floor is drawn there."""
 
 
 def number(whole: Interval, form: str) -> str:
@@ -37,14 +40,17 @@ def sentence(told: str) -> str:
 
 @without_validation
 def profile(rows: Sequence[Row], *, title: str) -> "alt.LayerChart":
-    """Draw a line per question: a stroke for each mixer of the field, a diamond with its interval for this one. Rows
-    have question, series, mine, x, low, high."""
+    """Draw a line per question: a stroke for each mixer of the field, a diamond with its interval for this one, and the
+    floor at 0. Rows have question, series, mine, and from LEAST to 1 x, low, high."""
     order = list(dict.fromkeys(row["question"] for row in rows))
-    axis = {"grid": True, "ticks": False, "labelPadding": 14}  # a diamond at 0 reaches that far to its left
+    axis = {"grid": True, "ticks": False, "labelPadding": 8}
     place: dict[str, Any] = {
         "y": alt.Y(field="question", type="nominal", sort=order, title=None, axis=axis),
     }
-    across = alt.X(field="x", type="quantitative", title=title, scale={"domain": [0, 1]})
+    # Half a diamond beyond either end: nothing is drawn over the names of the questions.
+    scale = {"domain": [LEAST, 1], "nice": False, "padding": 10}
+    ticks = {"values": [LEAST, 0, 0.25, 0.5, 0.75, 1]}
+    across = alt.X(field="x", type="quantitative", title=title, scale=scale, axis=ticks)
     mine, field = ([row for row in rows if row["mine"] is whose] for whose in (True, False))
     drawn = [
         _chart(field).mark_tick(thickness=2, size=26, color=MUTED, opacity=0.6),
@@ -56,7 +62,7 @@ def profile(rows: Sequence[Row], *, title: str) -> "alt.LayerChart":
     layers.insert(1, _chart(bounded).mark_rule(strokeWidth=4, color=MINE, opacity=0.35).encode(
         **place, x=low, x2=alt.X2("high")
     ))  # fmt: skip
-    return _layered(layers, width=LINES[0], height=LINES[1])
+    return _layered([*_reference("floor", 0.0, along="x"), *layers], width=LINES[0], height=LINES[1])
 
 
 @without_validation
@@ -106,8 +112,9 @@ def beside(
     Points have series, mine, x, y, and perhaps low and high; `seeds` are those of this mixer alone."""
     every, shown = [*points, *seeds], [point for point in points if named is None or point["series"] in named]
     alone = len({point["series"] for point in points}) == len(points)
-    # The name of a lone point may stand left of it.
-    longest = 0.0 if alone else GAP + max(length_of(point["series"]) for point in shown)
+    # The name of a lone point may stand left of it, which would crowd the names of many.
+    right = max(point["x"] for point in shown) if alone else -math.inf
+    longest = GAP + LED + max(length_of(point["series"]) for point in shown if point["x"] >= right)
     scale = _Plane(every, log_x=log_x, beside=references or {}, longest=longest)
     axis = {"labelOverlap": "greedy", "values": scale.ticks(points)}
     across = alt.X(field="x", type="quantitative", title=x_title, axis=axis, scale=scale.across)
@@ -127,17 +134,27 @@ def beside(
         if whose:
             single = _chart(seeds).mark_circle(size=12, color=colour, opacity=0.55)
             layers.append(single.encode(x=across, y=alt.Y(field="y", **upward)))
-        style: dict[str, Any] = {"color": colour, "fontWeight": 600 if whose else "normal"}
-        text = alt.Text(field="series", type="nominal")
-        led = _chart([label for label in labels if label["mine"] is whose and label.get("far")])
-        leader = led.mark_rule(strokeWidth=0.7, strokeDash=[2, 2], color=colour)
-        layers.append(leader.encode(x=across, y=alt.Y(field="at", **upward), y2=alt.Y2("y")))
-        for side in SIDES:
-            names = [label for label in labels if label["mine"] is whose and label["align"] == side]
-            shift = 7 if side == "left" else -7
-            words = _chart(names).mark_text(align=side, baseline="middle", dx=shift, fontSize=11, **style)
-            layers.append(words.encode(x=across, y=alt.Y(field="y", **upward), text=text))
+        own_labels = [label for label in labels if label["mine"] is whose]
+        layers += _names(own_labels, across, upward, colour, weight=600 if whose else "normal")
     return _layered(layers, width=LINES[0], height=LINES[1])
+
+
+def _names(
+    labels: Sequence[Row], across: "alt.X", upward: Mapping[str, Any], colour: str, *, weight: int | str
+) -> Iterator["alt.Chart"]:
+    """Draw names beside their points, and a line to each that stands further off."""
+    for side, far in product(SIDES, (False, True)):
+        own = [label for label in labels if label["align"] == side and label["far"] is far]
+        way = 1 if side == "left" else -1
+        # In shares of the width, as places are: a page may draw the plot wider.
+        start, shift = (alt.ExprRef(f"{way * (part + LED * far):g} * width") for part in (GAP / 2, GAP))
+        if far:
+            leader = _chart(own).mark_rule(strokeWidth=0.8, color=colour, x2Offset=start)
+            ends: dict[str, Any] = {"x2": alt.X2("x"), "y": alt.Y(field="at", **upward), "y2": alt.Y2("y")}
+            yield leader.encode(x=across, **ends)
+        style: dict[str, Any] = {"align": side, "baseline": "middle", "fontSize": 11, "fontWeight": weight}
+        words = _chart(own).mark_text(dx=shift, color=colour, **style)
+        yield words.encode(x=across, y=alt.Y(field="y", **upward), text=alt.Text(field="series", type="nominal"))
 
 
 class _Plane:
@@ -169,7 +186,7 @@ class _Plane:
         return {"domain": [self.bottom, self.bottom + self.height], "nice": False, "zero": False}
 
     def labels(self, points: Sequence[Row]) -> list[dict[str, Any]]:
-        """Return a name at each series' last point, moved down where it would stand on another."""
+        """Return a name at each series' last point, moved down where it would stand on another or on a line."""
         last: dict[str, Row] = {}
         for point in points:
             if point["series"] not in last or point["x"] >= last[point["series"]]["x"]:
@@ -181,36 +198,47 @@ class _Plane:
         lifted: list[tuple[float, float, Row]] = []  # what fell below the axis is pushed up again
         for x, y, point in reversed(placed):
             lifted.append((x, self._free(x, max(LINE / 2, y), point, lifted, 1), point))
-        return [{**point, "y": self.bottom + y * self.height, "align": "left"} for _, y, point in lifted]
+        return [self._label(point, y, "left", far=led(y - self._height(point["y"]))) for _, y, point in lifted]
 
     def around(self, named: Sequence[Row], points: Sequence[Row]) -> list[dict[str, Any]]:
         """Return a name beside each lone point of `named`, that of this mixer first."""
-        lines = {name: self._share(points[0]["x"], value)[1] for name, value in self.lines.items()}
-        thin = [Box(0, y, 1, y) for y in lines.values()]
+        thin = []
         for point in points:
             if point.get("low") is not None:
                 (x, low), (_, high) = (self._share(point["x"], point[end]) for end in ("low", "high"))
                 thin.append(Box(x, low, x, high))
-        there = [Box(0, y, length_of(name), y + LINE) for name, y in lines.items()]
+        heights = {name: self._height(value) for name, value in self.lines.items()}
+        kept = [Box(-1, y, 2, y) for y in heights.values()]
+        kept += [Box(1 - length_of(name), y, 1, y + LINE) for name, y in heights.items()]
         dots = [dot(*self._share(point["x"], point["y"])) for point in points]
         first = sorted(named, key=lambda one: (not one["mine"], -one["y"]))
         names = [(point["series"], *self._share(point["x"], point["y"])) for point in first]
-        found = zip(first, places(names, dots, thin, there), strict=True)
-        return [
-            {**point, "y": self.bottom + each.y * self.height, "align": each.align, "at": point["y"], "far": each.far}
-            for point, each in found
-        ]
+        found = zip(first, places(names, dots, thin, kept), strict=True)
+        return [self._label(point, each.y, each.align, far=each.far) for point, each in found]
+
+    def _label(self, point: Row, y: float, align: Side, *, far: bool) -> dict[str, Any]:
+        """Return a point's name, whose y is where it stands; the point is `at` its own."""
+        return {**point, "y": self.bottom + y * self.height, "align": align, "at": point["y"], "far": far}
+
+    def _height(self, y: float) -> float:
+        return (y - self.bottom) / self.height
 
     def _share(self, x: float, y: float) -> tuple[float, float]:
-        return (self._x(x) - self.left) / self.width, (y - self.bottom) / self.height
+        return (self._x(x) - self.left) / self.width, self._height(y)
 
-    @staticmethod
-    def _free(x: float, y: float, point: Row, placed: Sequence[tuple[float, float, Row]], way: int) -> float:
-        """Return the next height, up or down, at which a name stands on none of those placed before."""
-        for start, taken, other in placed:  # in the order of their heights, so that one pass is enough
-            clear = start > x + length_of(point["series"]) or x > start + length_of(other["series"])
-            if not clear and abs(y - taken) < LINE:
-                y = taken + way * LINE
+    def _free(self, x: float, y: float, point: Row, placed: Sequence[tuple[float, float, Row]], way: int) -> float:
+        """Return the next height, up or down, at which a name stands on no line and none of those placed before."""
+        end = x + GAP + LED + length_of(point["series"])
+        taken = [(self._height(value), LINE / 2) for value in self.lines.values()]
+        for name, value in self.lines.items():
+            if end > 1 - length_of(name):
+                taken.append((self._height(value) + LINE / 2, LINE))
+        for start, height, other in placed:
+            if start <= end and x <= start + length_of(other["series"]):
+                taken.append((height, LINE))
+        for height, reach in sorted(taken, reverse=way < 0):  # in the order in which they are met
+            if abs(y - height) < 0.999 * reach:
+                y = height + way * reach
         return y
 
     def ticks(self, points: Sequence[Row]) -> list[float]:
@@ -223,10 +251,11 @@ class _Plane:
 
 def _reference(name: str, value: float, *, along: str) -> list["alt.Chart"]:
     place = {along: (alt.Y if along == "y" else alt.X)(field="y", type="quantitative")}
-    edge = {"x": alt.value(4)} if along == "y" else {"y": alt.value(0)}
+    # On the right there is room for names, and no point.
+    edge = {"x": alt.value("width")} if along == "y" else {"y": alt.value(0)}
     chart = _chart([{"y": value, "name": name}])
     words = chart.mark_text(
-        align="left" if along == "y" else "center", baseline="bottom", dy=-3, fontSize=11, color=MUTED
+        align="right" if along == "y" else "center", baseline="bottom", dy=-3, fontSize=11, color=MUTED
     )
     return [
         chart.mark_rule(strokeDash=[5, 4], strokeWidth=1.2, color=MUTED).encode(**place),

@@ -9,7 +9,7 @@ from typing import Any
 
 from assay.card.battery import LOST, Answer, Records, Trial, validation
 from assay.card.card import Card
-from assay.card.charts import MINE, beside, number, profile, sentence, standings
+from assay.card.charts import LEAST, MINE, beside, number, profile, sentence, standings
 from assay.card.judge import Line, interval_of
 from assay.card.protocol import ANCHORS, SCREENING, SCREENING_SEED, SLACK, VERSION
 from assay.core.run import Record
@@ -69,25 +69,31 @@ def _verdicts(card: Card, notes: Sequence[str]) -> Section:
     made.table("card", [card.row(each) | _more(each) for each in card.lines], lead=card.LEAD, note=note)
     rows = [row for each in card.lines for row in _shares(card, each)]
     caption = (
-        f"A diamond is {card.mixer} with its 95 % interval, a stroke each mixer of the field. 0 is the floor, a guess; "
-        "1 the ceiling, or where nobody knows it the best score here."
+        f"A diamond is {card.mixer} with its 95 % interval, a stroke each mixer of the field. The dashed line at 0 is "
+        f"the floor, a guess; left of it is worse than a guess, and {LEAST:g} stands for less too. 1 is the ceiling, "
+        "or where nobody knows it the best score here."
     )
     made.chart("profile", profile(rows, title="share of the way from floor to ceiling"), caption=caption)
     return made
 
 
 def _shares(card: Card, each: Line) -> Iterator[dict[str, Any]]:
-    """Yield how much of the way from floor to ceiling every mixer comes."""
+    """Yield how much of the way from floor to ceiling every mixer comes; what is worse than a guess is below 0."""
     question, floor = each.answer.question, each.bounds.floor
     answers = [answer for answer in (each.answer, *card.field[question.name]) if not answer.lost]
     if not answers:
         return
     best = min((answer.mean for answer in answers), key=question.loss)
     ceiling = each.bounds.ceiling
-    end = best if ceiling is None else ceiling
+    way = question.loss(floor) - question.loss(best if ceiling is None else ceiling)
 
     def along(value: float | None) -> float | None:
-        return None if value is None or end == floor else min(1.0, max(0.0, (value - floor) / (end - floor)))
+        if value is None:
+            return None
+        above = question.loss(floor) - question.loss(value)
+        if way <= 0:  # nobody knows the ceiling, and nobody here is better than a guess
+            return 0.0 if above >= 0 else LEAST
+        return min(1.0, max(LEAST, above / way))
 
     for answer in answers:
         whole = interval_of(answer, each.deviation, each.freedom)

@@ -12,7 +12,7 @@ and brackets of a name such as `R2_0.75`.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from assay.core.grouping import grouped
 from assay.core.on_use import Later
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
+from assay.report.overlaps import LINE, POINT, faint, seen
 from assay.report.style import MUTED, PALETTE, SERIES, SHAPES
 from assay.report.thinning import evenly, thinned
 
@@ -31,6 +32,7 @@ else:
     alt = Later("altair")
 
 Row = Mapping[str, Any]
+Points = Iterable[tuple[float, float]]
 LINES = (320, 200)
 BARS, STEP, GROUP_STEP = 260, 24, 16
 TICKS = 10
@@ -64,10 +66,14 @@ def interval_lines(
     y_title: str = "",
     log_x: bool = False,
     log_y: bool = False,
+    round_x: bool = False,
     stepped: bool = False,
+    guides: Mapping[str, Points] | None = None,
 ) -> "alt.LayerChart":
     """Draw a line per series with its interval as a band; `dots` are rows with the same x, y and series, one per seed.
-    A stepped line keeps its value until the next point."""
+    A stepped line keeps its value until the next point. A series on which others lie is seen around them. Ticks stand
+    where something was measured, or with `round_x` at round numbers. `guides` are grey lines, such as a front, which
+    are no series and stand in no legend."""
     drawn, single_rows, left_out = thinned(list(rows), list(dots), series)
     points = [_point(row, y) | {"x": row[x], "series": str(row[series])} for row in drawn]
     single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in single_rows]
@@ -76,23 +82,27 @@ def interval_lines(
     pick = _pick(legend=True)
     zoom = alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]")
     kind: dict[str, Any] = {"type": "log"} if log_x else {"zero": False}
-    ticks = _measured(points, log=log_x)
+    ticks = _rounded(point["x"] for point in points) if round_x else _measured(points, log=log_x)
     across = alt.X(field="x", type="quantitative", title=titles["x"], scale=_roomy(**kind), axis=ticks)
-    upward_scale = {"scale": _roomy(type="log"), "axis": _rounded(points)} if log_y else {"scale": _roomy(zero=False)}
+    upward_scale = (
+        {"scale": _roomy(type="log"), "axis": _rounded(_ends(points))} if log_y else {"scale": _roomy(zero=False)}
+    )
     vertical: dict[str, Any] = {"type": "quantitative", "title": titles["y"], **upward_scale}
     upward = alt.Y(field="y", **vertical)
     colour, shape = _sign(alt.Color, PALETTE, names), _sign(alt.Shape, SHAPES, names)
     bright = _picked(pick, 1, 0.12)
-    base = alt.Chart(_data(points)).encode(x=across, color=colour)
+    sized, thick, area = _unhidden(points, log_y=log_y)
+    base = alt.Chart(_data(sized)).encode(x=across, color=colour)
     steps: dict[str, Any] = {"interpolate": "step-after"} if stepped else {}
-    faint: dict[str, Any] = {"y": alt.Y(field="low", **vertical), "color": colour, "opacity": _picked(pick, 0.2, 0.04)}
+    banded: dict[str, Any] = {"y": alt.Y(field="low", **vertical), "y2": alt.Y2("high"), "color": colour}
     seeds = alt.Chart(_data(single)).mark_circle(size=14)
     of_one, of_all = _tooltip(single, **titles), _tooltip(points, **titles)
     layers = [
-        *(band.encode(x=across, y2=alt.Y2("high"), **faint) for band in _bands(points, **steps)),
-        base.mark_line(strokeWidth=2, **steps).encode(y=upward, opacity=bright),
+        *(band.encode(x=across, opacity=_picked(pick, deep, 0.04), **banded) for band, deep in _bands(points, **steps)),
+        *_guides(guides or {}, across, upward),
+        base.mark_line(strokeWidth=LINE, **steps).encode(y=upward, opacity=bright, **thick),
         seeds.encode(x=across, y=upward, color=colour, opacity=_picked(pick, 0.55, 0.05), tooltip=of_one),
-        base.mark_point(filled=True, size=46).encode(y=upward, shape=shape, opacity=bright, tooltip=of_all),
+        base.mark_point(filled=True, size=POINT).encode(y=upward, shape=shape, opacity=bright, tooltip=of_all, **area),
         *_references(references or {}, points, along="y"),
     ]
     return _layered(layers, pick, zoom, width=LINES[0], height=LINES[1], **_texts(title, left_out))
@@ -249,15 +259,28 @@ def _legend(names: Sequence[str]) -> dict[str, Any]:
     return {"columns": max(1, min(4, LINES[0] // widest)), "symbolOpacity": 1, "title": None}
 
 
-def _bands(points: Sequence[Row], **options: Any) -> list["alt.Chart"]:
-    """Draw the intervals of a series as a band, or as a bar where it has only one x, at which a band has no width."""
+def _unhidden(
+    points: list[dict[str, Any]], *, log_y: bool
+) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    """Return the points with how thick lines and how large marks are, where some lie on others, and what says so."""
+    sizes = seen(points, log_y=log_y)
+    if not sizes:
+        return points, {}, {}
+    sized = [point | size for point, size in zip(points, sizes, strict=True)]
+    fixed: dict[str, Any] = {"type": "quantitative", "scale": None}
+    return sized, {"size": alt.Size(field="thick", **fixed)}, {"size": alt.Size(field="area", **fixed)}
+
+
+def _bands(points: Sequence[Row], **options: Any) -> list[tuple["alt.Chart", float]]:
+    """Draw the intervals of a series as a band, or as a bar where it has only one x, at which a band has no width; each
+    with its opacity, the less the more bands there are."""
     bounded = [point for point in points if point["low"] is not None]
     own = grouped(bounded, lambda point: point["series"])
     places = {series: {point["x"] for point in some} for series, some in own.items()}
     wide, alone = ([p for p in bounded if (len(places[p["series"]]) > 1) == several] for several in (True, False))
     return [
-        alt.Chart(_data(wide)).mark_area(line=False, **options),
-        alt.Chart(_data(alone)).mark_rule(strokeWidth=6),
+        (alt.Chart(_data(wide)).mark_area(line=False, **options), faint(len({point["series"] for point in wide}))),
+        (alt.Chart(_data(alone)).mark_rule(strokeWidth=6), faint(1)),
     ]
 
 
@@ -275,11 +298,36 @@ def _measured(points: Sequence[Row], *, log: bool) -> dict[str, Any]:
     return {"labelOverlap": "greedy", "values": ticks}
 
 
-def _rounded(points: Sequence[Row]) -> dict[str, Any]:
-    """Put ticks of a logarithmic y axis at the round numbers between the bounds; Vega's own where there is none."""
-    found = sorted(point[key] for point in points for key in ("low", "y", "high") if (point.get(key) or 0) > 0)
-    ticks: dict[str, Any] = {"values": even} if found and len(even := _round_numbers(found)) > 1 else {}
-    return {"labelOverlap": "greedy", **ticks}
+def _ends(points: Sequence[Row]) -> Iterator[float]:
+    """Yield every value and bound."""
+    yield from (value for point in points for key in ("low", "y", "high") if (value := point.get(key)) is not None)
+
+
+def _rounded(values: Iterable[float]) -> dict[str, Any]:
+    """Put ticks of a logarithmic axis at the round numbers between the values, close ones as on a linear axis; Vega's
+    own where all values are one."""
+    found = sorted(value for value in values if value > 0)
+    tried = (ticks(found) for ticks in (_round_numbers, _evenly_round) if found)
+    return {"labelOverlap": "greedy", **next(({"values": even} for even in tried if len(even) > 1), {})}
+
+
+def _evenly_round(values: Sequence[float]) -> list[float]:
+    """Return multiples of 1, 2 or 5 times a power of ten, six at most."""
+    low, high = values[0], values[-1]
+    if low == high:
+        return []
+    power = 10.0 ** math.floor(math.log10((high - low) / 5))
+    step = next(many * power for many in (1, 2, 5, 10) if many * power >= (high - low) / 5 * (1 - 1e-9))
+    ticks = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    return [float(f"{tick * step:.12g}") for tick in ticks]
+
+
+def _guides(guides: Mapping[str, Points], across: "alt.X", upward: "alt.Y") -> Iterator["alt.Chart"]:
+    """Draw each as a grey line, wider than those that lie on it, with its name as its tooltip."""
+    for name, line in guides.items():
+        rows = [{"x": x, "y": y, SERIES: name} for x, y in line]
+        drawn = alt.Chart(_data(rows)).mark_line(strokeWidth=1.5 * LINE, color=MUTED, opacity=0.6)
+        yield drawn.encode(x=across, y=upward, tooltip=[_nominal(SERIES, "line")])
 
 
 def _round_numbers(values: Sequence[float]) -> list[float]:

@@ -89,14 +89,17 @@ LISTS = ("domain", "range", "sort", "values", "views")
 
 
 def _structure(spec: Any, key: str = "") -> Any:
-    """Copy a spec without what the schema does not check: inline rows are dropped, free texts emptied, and lists of
-    free texts or numbers cut to one of each type; a pair stays one, since some must be pairs."""
+    """Copy a spec without what the schema does not check: inline rows are dropped, free texts emptied, fractions of a
+    mark, such as its opacity, made one, and lists of free texts or numbers cut to one of each type; a pair stays one,
+    since some must be pairs."""
     if isinstance(spec, list):
         if key in LISTS and all(isinstance(item, str | int | float) for item in spec):
             plain = [type(item)() for item in spec]
             return plain if len(plain) <= 2 else list(dict(zip(map(type, plain), plain, strict=True)).values())
         return [_structure(part) for part in spec]
     if not isinstance(spec, dict):
+        if key == "value" and isinstance(spec, float):
+            return 0.0
         return "" if key in TEXTS and isinstance(spec, str) else spec
     rows = spec.get("data")
     empty = {"data": {**rows, "values": []}} if isinstance(rows, dict) and "values" in rows else {}

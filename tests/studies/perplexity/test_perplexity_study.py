@@ -196,6 +196,9 @@ def test_figures_and_table_come_from_the_json_alone(results):
     document = json.loads(json.dumps(results[1]))
     four, eight = figure_4(document, "articles.txt").to_dict(), figure_8(document, "articles.txt").to_dict()
     assert len(eight["hconcat"]) == 2 and "(Pareto front)" in json.dumps(eight) and "h2o" in json.dumps(four)
+    signs = [part for panel in eight["hconcat"] for layer in panel["layer"] for part in layer["encoding"].items()]
+    named = [name for channel, sign in signs if channel in ("color", "shape") for name in sign["scale"]["domain"]]
+    assert "h2o" in named and "(Pareto front)" not in named, "a grey line, and no method of its own"
     table = generate_summary_table(document)
     assert table.count("\n") == 2 + 1 + 3 * 4 and "Perplexity" in table.splitlines()[0]
     scaling = analyze_context_scaling(document, "articles.txt", "dense")

@@ -110,8 +110,8 @@ def _panel(document: Mapping[str, Any], dataset: str, key: str, title: str) -> A
     # The order of the methods, as in Figure 4; dense last, so that it is not hidden where sparsity 0 lies on it.
     order = list(dict.fromkeys(point["series"] for point in points))
     points.sort(key=lambda point: (point["series"] == "dense", order.index(point["series"]), point["x"]))
-    front = [{"series": FRONT, "x": x, "perplexity": y} for x, y in pareto(points)]
-    return _lines([*front, *points], "perplexity", x_title=title, title=dataset, log_y=True)
+    own = {"title": f"{dataset}: Pareto front in grey", "round_x": True, "guides": {FRONT: pareto(points)}}
+    return _lines(points, "perplexity", x_title=title, log_y=True, **own)
 
 
 def pareto(points: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
@@ -144,9 +144,9 @@ def _curve(document: Mapping[str, Any], dataset: str, key: str, x_title: str, sk
     return _lines(points, "cross-entropy", x_title=x_title, title=dataset) if points else None
 
 
-def _lines(points: Sequence[Mapping[str, Any]], y: str, *, x_title: str, title: str, log_y: bool = False) -> Any:
+def _lines(points: Sequence[Mapping[str, Any]], y: str, *, x_title: str, **looks: Any) -> Any:
     """Perplexity has a logarithmic axis: one method that loses much would press the others onto one line."""
-    return interval_lines(points, x="x", y=y, series="series", x_title=x_title, log_x=True, log_y=log_y, title=title)
+    return interval_lines(points, x="x", y=y, series="series", x_title=x_title, log_x=True, **looks)
 
 
 def _letters(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[Cell, str]:

@@ -41,7 +41,10 @@ SAID = 3
 """Most sentences: one for each model and text."""
 CHARTS = {
     "figure_4": (figure_4, "Figure 4: perplexity against context length, the same tokens at each."),
-    "figure_8": (figure_8, "Figure 8: perplexity against the cache that is held and that is read."),
+    "figure_8": (
+        figure_8,
+        "Figure 8: perplexity against the cache that is held and that is read; grey: the Pareto front.",
+    ),
     "by_position": (by_position, "Loss by place in the window."),
     "copy": (by_distance, "Copy probe: loss of the second copy by distance from the first."),
 }
