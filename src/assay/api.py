@@ -144,14 +144,19 @@ class Session:
         return f"{text}, {len(self.todo)} to run{grouped}{beside}"
 
     def _about(self) -> str:
-        seconds = self.seconds_left()
+        seconds = self.seconds_left
         return "no estimate: nothing like it is stored" if seconds is None else f"about {duration(seconds)}"
 
+    @cached_property
+    def costs(self) -> list[Record]:
+        """What stored runs of these studies have cost."""
+        studies = sorted({run.study for run in self.todo})  # a verb may plan runs of another study, as those of sae do
+        return [record for study in studies for record in self.store.costs(study)]
+
+    @cached_property
     def seconds_left(self) -> float | None:
         """Estimate the seconds left from the cost of similar stored runs; None if there are none."""
-        studies = sorted({run.study for run in self.todo})  # a verb may plan runs of another study, as those of sae do
-        stored = (record for study in studies for record in self.store.costs(study))
-        return estimate(self.todo, stored, self.workers)
+        return estimate(self.todo, self.costs, self.workers)
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -176,7 +181,8 @@ class Session:
             try:
                 return Results(drive(self.todo), drive.errors, self.plan.study)
             except KeyboardInterrupt as stopped:
-                lost = [self.labels[run.id] for run in drive.under_way if not self.store.has_checkpoint(run)]
+                anew = [runs for runs in drive.under_way if not any(map(self.store.has_checkpoint, runs))]
+                lost = [self.labels[run.id] for runs in anew for run in runs]
                 if lost:
                     stopped.add_note(f"No checkpoint yet, these start over: {listed(lost)}.")
                 raise
@@ -253,7 +259,9 @@ def _session(study: str, preset: str | None, grid: Grid, options: dict[str, Any]
 def _watched(session: Session, progress: bool | None, watch: Callable[[Event], None] | None) -> Results:
     """Compute a session's runs, and show their progress where somebody would see it."""
     seen = sys.stderr.isatty() or in_notebook() if progress is None else progress
-    with shown(session.labels, session.todo, workers=lambda: session.workers, quiet=not seen) as show:
+    with shown(
+        session.labels, session.todo, workers=lambda: session.workers, costs=lambda: session.costs, quiet=not seen
+    ) as show:
 
         def both(event: Event) -> None:
             show(event)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from itertools import pairwise
+from typing import ClassVar
 
 import pytest
 import torch
@@ -132,6 +133,26 @@ def test_a_state_that_is_declared_wrong_is_told_in_the_authors_words() -> None:
         seen = f"after 1 token the state holds 33 scalars{beside}, and core_state says 32"
         with pytest.raises(AssertionError, match=seen):
             contract.carries_the_state_it_declares(Short(conv=conv))
+
+
+def test_a_mixer_that_gives_the_two_public_methods_needs_no_others() -> None:
+    """`build` and `state_size`, without the convolution of the base class."""
+
+    class Plain(Mixer):
+        name = "plain"
+        declared: ClassVar[int] = 1
+        ordered = False
+
+        def build(self, d_model: int, max_len: int) -> MixerModule:
+            return Faulty().core(d_model, max_len)
+
+        def state_size(self, d_model: int, length: int) -> int:
+            return self.declared * Faulty().core_state(d_model, length)
+
+    contract.carries_the_state_it_declares(Plain())
+    Plain.declared = 2
+    with pytest.raises(AssertionError, match="holds 33 scalars, and state_size says 66"):
+        contract.carries_the_state_it_declares(Plain())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from assay.api import Execution, Session
 from assay.core import store as store_module
 from assay.core.drive import Drive, Event
 from assay.core.errors import UserError
@@ -14,7 +15,7 @@ from assay.core.executors import executors, local
 from assay.core.plan import Plan, make_plan
 from assay.core.run import Numerics, Provenance, Record
 from assay.core.store import Store
-from assay.core.study import Outcome
+from assay.core.study import CHECKPOINT, Outcome
 
 
 def drive(plan: Plan, store: Store, executor: str = "serial", **options: Any) -> tuple[list[Record], list[Event]]:
@@ -195,3 +196,26 @@ def test_a_run_that_another_driver_holds_is_waited_for_and_not_computed_twice(to
     records = go(list(plan.runs))
     thread.join()
     assert [r.metrics["square"] for r in records] == [77.0, 1.1]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_interrupted_job_starts_over_unless_one_of_its_runs_has_the_checkpoint(
+    toy: Any, tmp_path: Path, kept: bool
+) -> None:
+    """Runs that are computed together share a checkpoint, which lies beside one of them."""
+    session = Session.open(toy(grouped=True), {}, Execution(out=tmp_path, device="cpu", executor=executors["serial"]()))
+    second = [run for run in session.todo if run.seed == 1]
+
+    def stop(event: Event) -> None:
+        if event.run in second and event.kind == "progress":
+            folder = session.store.folder(second[1])
+            folder.mkdir(parents=True, exist_ok=True)
+            if kept:
+                (folder / CHECKPOINT).touch()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        session.compute(stop)
+    said = "\n".join(getattr(stopped.value, "__notes__", []))
+    assert ("start over" in said) is not kept
+    assert all((session.labels[run.id] in said) is (run in second and not kept) for run in session.todo), said

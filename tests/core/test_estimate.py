@@ -99,5 +99,5 @@ def test_an_interrupted_grid_of_icl_gets_an_estimate(tmp_path: Path) -> None:
     runs = make_plan(study, grid, Numerics()).runs
     Store(tmp_path).commit(Outcome(runs[0], {"score": 1.0}, {"seconds": 3.0}))
     session = Session.open(study, grid, Execution(out=tmp_path, device="cpu", workers=1))
-    assert session.seconds_left() == 3.0 * (len(runs) - 1)
+    assert session.seconds_left == 3.0 * (len(runs) - 1)
     assert "(about 33 s)" in session.describe()

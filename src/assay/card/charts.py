@@ -113,8 +113,8 @@ def beside(
     every, shown = [*points, *seeds], [point for point in points if named is None or point["series"] in named]
     alone = len({point["series"] for point in points}) == len(points)
     # The name of a lone point may stand left of it, which would crowd the names of many.
-    right = max(point["x"] for point in shown) if alone else -math.inf
-    longest = GAP + LED + max(length_of(point["series"]) for point in shown if point["x"] >= right)
+    right = max((point["x"] for point in shown), default=0.0) if alone else -math.inf
+    longest = GAP + LED + max((length_of(point["series"]) for point in shown if point["x"] >= right), default=0.0)
     scale = _Plane(every, log_x=log_x, beside=references or {}, longest=longest)
     axis = {"labelOverlap": "greedy", "values": scale.ticks(points)}
     across = alt.X(field="x", type="quantitative", title=x_title, axis=axis, scale=scale.across)

@@ -157,7 +157,8 @@ def computed(session: Session) -> list[Record]:
     """Compute a session, with its progress and every run that did not finish on standard error."""
     say(session.describe())
     part = session.title.partition(", ")[0]
-    with shown(session.labels, session.todo, workers=lambda: session.workers, part=part) as watch:
+    workers, costs = lambda: session.workers, lambda: session.costs
+    with shown(session.labels, session.todo, workers=workers, costs=costs, part=part) as watch:
         records = list(session.compute(watch))
     for record in records:
         if record.status != "done":

@@ -222,14 +222,20 @@ def _compute(session: Session, shell: Shell) -> Results:
             say(f"a study does not check plug-ins: `assay check {source.path}` tries what they promise.")
     asks = session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet)
     if asks and sys.stdin.isatty() and sys.stdout.isatty():
-        seconds = session.seconds_left()
+        seconds = session.seconds_left
         if seconds is None or seconds > LONG:
             say("This may take long (--yes skips this question). Continue? [y/N]")
             if input().strip().lower() not in ("y", "yes"):
                 raise UserError("nothing was started.")
     with ExitStack() as stack:
         watch = stack.enter_context(
-            shown(session.labels, session.todo, workers=lambda: session.workers, quiet=shell.quiet)
+            shown(
+                session.labels,
+                session.todo,
+                workers=lambda: session.workers,
+                costs=lambda: session.costs,
+                quiet=shell.quiet,
+            )
         )
         if shell.wandb == "on":
             watch = stack.enter_context(logged(watch, session.todo, session.labels, quiet=shell.quiet))
@@ -242,9 +248,9 @@ def _first_look(session: Session, shell: Shell) -> str:
     on_cpu = any(run.numerics.device == "cpu" for run in session.todo)
     if not presets or shell.preset in presets or shell.quiet or not on_cpu:
         return ""
-    seconds = session.seconds_left()
-    long = seconds is None or seconds > LONG
-    return f"On a CPU this may take long: --preset {presets[0]} is a first look." if long else ""
+    if (seconds := session.seconds_left) is None:
+        return f"How long this takes on a CPU is not known here; --preset {presets[0]} is a first look."
+    return f"On a CPU this may take long; --preset {presets[0]} is a first look." if seconds > LONG else ""
 
 
 def _preset(line: Line) -> str | None:

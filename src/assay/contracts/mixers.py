@@ -84,17 +84,18 @@ def steps_as_it_runs_in_parallel(mixer: Mixer) -> None:
 
 
 def carries_the_state_it_declares(mixer: Mixer) -> None:
-    """`core_state` is the number of scalars really in the state, after 1 token and after many."""
+    """`core_state` (or `state_size`) is the number of scalars really in the state, after 1 token and after many."""
     lengths = _lengths(mixer)
     x, unused = _sequences(3, lengths[-1]), _module(mixer, lengths[-1])
     stepped, states = _walked(mixer, lengths[-1])
     for length in (1, *lengths):
         before, real = states[length]
         declared = mixer.state_size(D_MODEL, length)
-        beside = declared - mixer.core_state(D_MODEL, length)
+        says = "state_size" if type(mixer).core_state is Mixer.core_state else "core_state"
+        beside = declared - getattr(mixer, says)(D_MODEL, length)
         kept = f" beside the {beside} of its short convolution" if beside else ""
         assert real == declared, (
-            f"after {_tokens(length)} the state holds {real - beside} scalars{kept}, and core_state says "
+            f"after {_tokens(length)} the state holds {real - beside} scalars{kept}, and {says} says "
             f"{declared - beside}"
         )
         with torch.no_grad():

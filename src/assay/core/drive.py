@@ -44,6 +44,7 @@ class Drive:
     _locks: dict[str, Lock] = field(default_factory=dict)
     _settled: set[str] = field(default_factory=set)
     _smaller: list[list[Run]] = field(default_factory=list)
+    _handed: list[Job] = field(default_factory=list)
 
     def __call__(self, todo: Sequence[Run]) -> list[Record]:
         """Execute what is unfinished. Runs locked by another process are waited for, then read from the store."""
@@ -62,9 +63,9 @@ class Drive:
         return [record for run in self.plan.runs if (record := self.store.get(run))]
 
     @property
-    def under_way(self) -> list[Run]:
-        """The runs that were handed to the executor and are not stored."""
-        return [run for run in self.plan.runs if run.id in self._locks]
+    def under_way(self) -> list[list[Run]]:
+        """The runs that were handed to the executor and are not stored, by job: those of one share a checkpoint."""
+        return [job.runs for job in self._handed if any(run.id in self._locks for run in job.runs)]
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -77,7 +78,8 @@ class Drive:
         for group in groups:
             mine = [run for run in group if self._take(run)]
             if mine:
-                yield Job(mine[0].study, mine, loaded_sources(), self.timeout_per_run, scratch)
+                self._handed.append(Job(mine[0].study, mine, loaded_sources(), self.timeout_per_run, scratch))
+                yield self._handed[-1]
 
     def _take(self, run: Run) -> bool:
         """Lock a run; False if another process has locked it, or has just stored it."""
@@ -127,6 +129,7 @@ class Drive:
             self._smaller += halves(job.runs)
             for run in job.runs:
                 self._locks.pop(run.id).release()
+            job.runs.clear()
             return
         for run in job.runs:
             self._settle(self.store.commit_failure(run, error, place=self._places[run.id]))

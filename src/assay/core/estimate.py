@@ -36,20 +36,25 @@ class Kind(NamedTuple):
 
 def estimate(runs: Sequence[Run], records: Iterable[Record], workers: int) -> float | None:
     """Return wall seconds for `runs` on this kind of device; None if nothing stored is like one of them."""
+    total = 0.0
+    for seconds in estimates(runs, records):
+        if seconds is None:
+            return None
+        total += seconds
+    return total / max(1, min(workers, len(runs))) if runs else None
+
+
+def estimates(runs: Iterable[Run], records: Iterable[Record]) -> Iterator[float | None]:
+    """Yield the seconds that each run will take; None for one that nothing stored is like."""
     costs = ((record.run, record.cost.get("seconds")) for record in records if record.status == "done")
     timed = [(run, float(seconds)) for run, seconds in costs if isinstance(seconds, int | float)]
     taken = {kind: own[:SAMPLE] for kind, own in grouped(timed, lambda pair: _kind(pair[0])).items()}
     samples: dict[Kind, list[Sample]] = {}
-    total = 0.0
     for run in runs:
         kind = _kind(run)
         if kind not in samples:
             samples[kind] = list(_samples(run, taken))
-        guess = next((seconds for sample in samples[kind] if (seconds := sample.of(run)) is not None), None)
-        if guess is None:
-            return None
-        total += guess
-    return total / max(1, min(workers, len(runs))) if runs else None
+        yield next((seconds for sample in samples[kind] if (seconds := sample.of(run)) is not None), None)
 
 
 def duration(seconds: float) -> str:

@@ -6,12 +6,12 @@ Everything goes to standard error; standard output is for results.
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from assay.core.drive import Event
 from assay.core.estimate import duration
-from assay.core.run import Run
+from assay.core.run import Record, Run
 from assay.core.words import printable
 from assay.report.time_left import OfPlan, of_run
 
@@ -21,7 +21,7 @@ SILENCE = 15.0
 FIRST = 3.0
 """Seconds after which it is printed for the first time, to show that something happens."""
 UNKNOWN = "?"
-BAR, TIMES = 20, 26
+BAR, TIMES = 20, 28
 """Characters of the bar, and of what stands between it and the latest run, but for the number of runs."""
 
 
@@ -31,17 +31,18 @@ def shown(
     todo: Sequence[Run],
     *,
     workers: Callable[[], int] = lambda: 1,
+    costs: Callable[[], Iterable[Record]] = lambda: (),
     part: str = "",
     quiet: bool = False,
 ) -> Iterator[Watch]:
     """Yields a function that shows the events of the runs that are to be computed, by so many workers at once, as they
-    come; `labels` maps run ids to names. `part` says what part of a whole the runs are, such as `round 1 of 5`: the
-    time left is that of the part."""
+    come; `labels` maps run ids to names, `costs` are of runs before. `part` says what part of a whole the runs are,
+    such as `round 1 of 5`: the time left is that of the part."""
     total = len(todo)
     if quiet or not total:
         yield lambda event: None
     elif sys.stderr.isatty() and sys.stdout.isatty():
-        with _bar(labels, total, part, OfPlan(todo, workers)) as watch:
+        with _bar(labels, total, part, OfPlan(todo, workers, costs)) as watch:
             yield watch
     elif in_notebook():
         yield _one_line(labels, total)
@@ -126,8 +127,7 @@ def _bar(labels: Mapping[str, str], total: int, part: str, time_left: OfPlan) ->
                 partial.pop(event.run.id, None)
             text = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{found(event)}"
             text = cut(text.strip(), max(0, console.width - taken))
-            seconds = time_left(event)
-            left = UNKNOWN if seconds is None else duration(seconds)
+            left = str(time_left(event) or UNKNOWN)
             bar.update(task, completed=finished + sum(partial.values()), finished=finished, latest=text, left=left)
 
         yield watch
