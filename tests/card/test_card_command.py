@@ -118,7 +118,7 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     first, _, rest = page.partition("A diamond is twin")
     assert "not told apart from gru" in rest and "not told apart from gru" not in first, "one screen says it in short"
     assert rest.count("Certificate: recipe: ") == 1
-    assert "Without a short convolution: twin; most of the field has one, as twin.py:conv=4." in page
+    assert "short convolution (conv=0): twin; most of the field has one, in front or inside" in page
     assert "Twin: " not in page, "a sentence does not change a name"
     svg = ElementTree.fromstring((tmp_path / "results/card/twin.vs.svg").read_text())
     told = "".join(svg.itertext())
@@ -221,8 +221,8 @@ def other_forward(name: str, body: str) -> str:
 def test_a_question_that_fails_is_a_line_and_the_others_are_answered(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mixer that keeps every promise and fails beyond 200 tokens."""
-    short = other_forward("short", 'assert x.shape[1] <= 200, "too long for it"; return inner(x)')
+    """A mixer that keeps every promise and fails at 256 tokens."""
+    short = other_forward("short", 'assert x.shape[1] != 256, "too long for it"; return inner(x)')
     (tmp_path / "short.py").write_text(short)
     parity = "state_tracking:group=parity:length=24"
     free = {**TINY, "positions": "none"}
@@ -351,7 +351,10 @@ def test_while_it_trains_it_says_how_long_what_for_and_of_which_question() -> No
     said = (MADE["card"] / "said").read_text().splitlines()
     rounds = [line.partition(":")[0] for line in said if " planned, " in line]
     assert said[0] == "twin keeps every promise of mixers", said
-    assert said[1] == "without a short convolution: twin; most of the field has one, as twin.py:conv=4", said
+    assert (
+        said[1]
+        == "without assay's short convolution (conv=0): twin; most of the field has one, in front or inside, and `twin.py:conv=4` puts one in front"
+    ), said
     assert said[2].startswith("timing a few steps"), said
     assert re.fullmatch(r"for twin: .+ in all, by .+, if .+; toy", said[3]), said
     assert rounds[:2] == ["round 1 of 5, rates at a third of the steps", "round 2 of 5, the best rates in full"], rounds

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -72,3 +73,22 @@ def test_cards_of_five_seeds_compare_seed_by_seed(tmp_path: Path, cli: Cli) -> N
     assert cli("card", "diff", old, written("other", [0.19, 0.38, 0.585, 0.78]))[0] == 0, "too few pairs"
     code, out, _ = cli("card", "diff", old, written("moved", [value - 0.001 for value in before]))
     assert code == 0 and "p 0.062" in out, "five seeds that moved as one are five signs that agree, not certainty"
+
+
+def test_losses_on_one_text_compare_seed_by_seed_as_on_the_cards(tmp_path: Path, cli: Cli) -> None:
+    """What a seed's text adds to both is no difference of theirs, and the cards know what is left."""
+
+    def written(name: str, *scores: float, paired: bool = True) -> str:
+        line: dict[str, Any] = {"scores": dict(zip("01", scores, strict=True)), "deviation": 0.1, "freedom": 20}
+        line |= {"lower_is_better": True, "comparable": True}
+        line |= {"paired": {"deviation": 0.005, "freedom": 19}} if paired else {}
+        card = {"mixer": name, "protocol": 1, "tier": "smoke", "questions": {"language": line}}
+        Path(name).write_text(json.dumps([card]))
+        return name
+
+    low, high = written("low", 2.0, 2.2), written("high", 2.05, 2.26)
+    code, out, _ = cli("card", "diff", low, high)
+    assert code == 1 and out.startswith("worse   language: low 2.100 is better than high 2.155, by 0.055 [0.0"), out
+    assert "intervals: by how much high is better (+) or worse (-)" in out
+    code, out, _ = cli("card", "diff", low, written("plain", 2.05, 2.26, paired=False))
+    assert code == 0 and out.startswith("level   language"), out

@@ -97,11 +97,11 @@ def test_what_is_kept_for_the_backward_pass_stands_beside_the_field() -> None:
 
 def test_undecided_says_how_many_more_seeds_would_tell() -> None:
     told = card(answered("mine", 0.60, 0.68, longer=(0.6, 0.68)), answered("best", 0.66, 0.74)).verdicts()[0]
-    assert "not told apart from best; undecided: about 12 more seeds of both would tell it from best" in told
-    assert told.endswith("(name both, and --seeds 14)"), "more seeds of this one alone would not"
+    assert "not told apart from best; undecided: about 13 more seeds of both would tell it from best" in told
+    assert told.endswith("(name both, and --seeds 15)"), "more seeds of this one alone would not"
     others = [answered(str(place), 0.3, 0.36) for place in range(8)]
     told = card(answered("mine", 0.3, 0.36, longer=(0.3, 0.36)), answered("best", 0.43, 0.49), *others).verdicts()[0]
-    assert told.endswith("undecided: about 3 more seeds of it would tell it from best (--seeds 5)"), told
+    assert told.endswith("undecided: about 4 more seeds of it would tell it from best (--seeds 6)"), told
 
 
 def test_worse_than_a_guess_is_drawn_left_of_the_floor_with_its_interval() -> None:
@@ -273,6 +273,11 @@ def test_differences_that_may_be_the_machines_are_said_unless_anchors_come_out_b
     told = replace(shown, agreements=(near,)).comparable()[0]
     assert "agree: recall (other +0.01). So this machine shifts scores by less than 0.2 in recall; a" in told
     assert told.endswith("smaller than that may come from the machine.")
+    close = card(answered("mine", 0.9, 0.92), answered("other", 0.75, 0.77), ships=["other"])
+    told = replace(close, agreements=(near,)).comparable()[0]
+    assert told.endswith(
+        "may come from the machine: so may those in recall (other)."
+    ) and "better than other" in "".join(close.verdicts())
     same = replace(shown, agreements=(exact,)).comparable()[0]
     assert "shifts scores" not in same and "recall (other +0.01, every run the same)" in same
 

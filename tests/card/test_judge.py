@@ -1,10 +1,11 @@
 """Verdicts are never stronger than the seeds: level where they do not tell, and nothing without a certificate."""
 
+import math
 from dataclasses import replace
 
 import pytest
 from card_toys import TRIED
-from scipy.stats import ttest_rel
+from scipy.stats import t, ttest_rel
 
 from assay.card.battery import Answer, Bounds
 from assay.card.judge import line, pooled
@@ -228,3 +229,18 @@ def test_a_mixer_that_still_learns_what_it_is_trained_on_is_not_converged() -> N
     told = "not converged, no verdict on it alone: twice the training still improves what is trained on, by up to +0.20"
     assert not found.certified and told in found.verdict
     assert line(replace(mine, learned_more=0.05), FIELD, BOUNDS).certified
+
+
+def test_one_whose_seeds_disagree_is_compared_by_welch() -> None:
+    """Two seeds far apart say little: their mean is no better known beside a mixer whose seeds agree."""
+    alike = [answered(str(place), 0.84 + 0.01 * place, 0.86 + 0.01 * place) for place in range(12)]
+    mine = answered("mine", 0.34, 0.56)
+    found = line(mine, alike, BOUNDS).differences["11"]
+    deviation, freedom = pooled([mine, *alike])
+    spread, field = 0.22**2 / 2, deviation**2
+    degrees = (spread / 2 + field / 2) ** 2 / ((spread / 2) ** 2 / 1 + (field / 2) ** 2 / freedom)
+    half = t.ppf(0.975, degrees) * math.sqrt((spread + field) / 2)
+    assert found.interval.low == pytest.approx(found.interval.mean - half) and found.standing == "level"
+    assert half > 0.9 and degrees < 1.5, "of two seeds"
+    agreed = line(answered("mine", 0.44, 0.46), alike, BOUNDS).differences["11"]
+    assert agreed.standing == "below", "the same mean"

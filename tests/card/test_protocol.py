@@ -16,6 +16,7 @@ from assay.card.battery import Answer, Trial, wanted
 from assay.card.protocol import FIELD, FULL, SCREENING, SMOKE, STANDARD, TIERS, TOLERANCE
 from assay.card.question import Question, Tier
 from assay.card.running import Runner
+from assay.contracts.mixers import LENGTHS
 from assay.core import shipped
 from assay.core.convert import construct
 from assay.core.plan import cohorts
@@ -202,3 +203,11 @@ def test_records_of_a_gpu_are_read_where_there_is_none(
     code, _, err = cli(*words)
     assert code == 2 and "--stored reads the records that ship" in err and "--device cpu" in err
     assert len(err.splitlines()) == 1, err
+
+
+def test_mixers_keep_their_promises_at_every_length_that_a_card_scores() -> None:
+    """A form for long sequences alone may read the future, where no shorter one shows it."""
+    asked = [question for tier in TIERS.values() for question in tier.questions]
+    trained = [tasks.parse(question.task).shape().length for question in asked]
+    beyond = [int(question.metric[1]) for question in asked if question.metric[0] == "by_length"]
+    assert max(trained + beyond) <= LENGTHS[-1] and len(beyond) >= 2

@@ -60,8 +60,9 @@ class RunningSum(MixerModule):
             y = torch.cat([y[:, :40], y[:, 40:] + x[:, 40:].mean(1, keepdim=True)], dim=1)
         if self.fault == "not a number":
             y = torch.cat([y[:, :40], y[:, 40:] * math.nan], dim=1)
-        if self.fault == "forgets":
-            y = torch.cat([y[:, :100], y[:, 100:] - y[:, 99:100]], dim=1)
+        if self.fault.startswith("forgets"):
+            at = 256 if self.fault.endswith("256") else 100
+            y = torch.cat([y[:, :at], y[:, at:] - y[:, at - 1 : at]], dim=1)
         return y
 
     @staticmethod
@@ -103,10 +104,13 @@ class Faulty(Mixer):
         ("chunk of 32", contract.does_not_read_the_future, "output 0 of 136 moved"),
         ("chunk of 64", contract.does_not_read_the_future, "output 0 of 136 moved"),
         ("chunk of 128", contract.does_not_read_the_future, "output 0 of 136 moved"),
+        ("chunk of 256", contract.does_not_read_the_future, "output 0 of 264 moved"),
+        ("chunk of 512 in training", contract.does_not_read_the_future, "in training, output 0 of 1032"),
         ("chunk of 64 in training", contract.does_not_read_the_future, "in training, output 0 of 136"),
         ("beyond 40", contract.does_not_read_the_future, "an output of 0 to 62 of 136 moved"),
         ("not a number", contract.gives_finite_numbers, "output 40 of 136 is NaN or infinite, the first of 96"),
         ("not a number", contract.does_not_read_the_future, "not known: outputs are not finite numbers"),
+        ("forgets at 256", contract.steps_as_it_runs_in_parallel, "the two forms, over 264 tokens, differ"),
         ("forgets", contract.steps_as_it_runs_in_parallel, "the two forms, over 136 tokens, differ"),
         ("hides", contract.carries_the_state_it_declares, "the module holds more of them than its state does"),
         (

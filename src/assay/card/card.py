@@ -202,8 +202,21 @@ class Card:
             names = {margin: ", ".join(each.question for each in own) for margin, own in margins.items()}
             least = "; ".join(f"{margin:g} in {own}" for margin, own in names.items())
             told += f"So this machine shifts scores by less than {least}; a difference to a shipped row that is "
-            told += "smaller than that may come from the machine."
+            told += "smaller than that may come from the machine"
+            near = [f"{name} ({named(others)})" for each in kept if (others := self._near(name := each.question))]
+            told += f": so may those in {'; '.join(near)}." if near else "."
         return [told.strip()]
+
+    def _near(self, question: str) -> list[str]:
+        """Name the shipped rows that are told apart by less than this machine may shift a score."""
+        margin = self.tier.question(question).margin
+        of_it = (line for line in self.lines if line.name == question)
+        return [
+            each.other
+            for line in of_it
+            for each in line.differences.values()
+            if each.standing != "level" and abs(each.interval.mean) < margin and (each.other, question) in self.shipped
+        ]
 
     def costs(self) -> list[str]:
         """Say how large it is and how fast here, beside the field."""
@@ -299,6 +312,7 @@ def _line_json(line: Line) -> dict[str, Any]:
         "interval": None if answer.lost else asdict(line.interval),
         "deviation": line.deviation if line.freedom else 0.0,  # unknown, which JSON has no infinity for
         "freedom": line.freedom,
+        **({"paired": {"deviation": line.paired[0], "freedom": line.paired[1]}} if line.paired else {}),
         "floor": line.bounds.floor,
         "ceiling": line.bounds.ceiling,
         "rate": None if answer.lost else answer.rate,

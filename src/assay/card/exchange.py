@@ -14,13 +14,13 @@ from statistics import stdev
 from typing import Any
 
 from assay.card.battery import Records, Trial
-from assay.card.judge import Difference, difference_of
+from assay.card.judge import Difference, Tested, difference_of, told_of
 from assay.card.protocol import TIERS, VERSION
 from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, read_file, write_file
 from assay.core.run import Record
-from assay.metrics.intervals import Interval, holm, paired_difference, paired_p
+from assay.metrics.intervals import holm, paired_difference, paired_p
 
 KEYS = {"questions", "protocol", "tier"}
 LINE = {"scores", "deviation", "freedom", "lower_is_better", "comparable"}
@@ -60,7 +60,7 @@ def _is_line(told: Any) -> bool:
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
     """Compare two cards of one protocol and tier in the questions that both ask, Holm over those: seed by seed where
     they share PAIRED or more. With fewer the deviation is that of the field, the larger of the two, since both may rest
-    on the same runs of it, with the fewer degrees of freedom."""
+    on the same runs of it, with the fewer degrees of freedom; paired by seed too where both cards pair theirs."""
     for key in ("protocol", "tier", "text"):
         one, two = (card.get(key, "that of the tier") for card in (before, after))
         if one != two:
@@ -68,10 +68,12 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Differe
     shared = [name for name in before["questions"] if name in after["questions"]]
     if not shared:
         raise UserError("the cards share no question: they do not compare.")
-    found: dict[str, tuple[Interval, float, float]] = {}
+    found: dict[str, Tested] = {}
     for name in shared:
         one, two = before["questions"][name], after["questions"][name]
-        deviation, freedom = max(one["deviation"], two["deviation"]), min(one["freedom"], two["freedom"])
+        paired = bool(one.get("paired") and two.get("paired")) and one["scores"].keys() <= two["scores"].keys()
+        sides = [each["paired"] if paired else each for each in (one, two)]
+        deviation, freedom = max(each["deviation"] for each in sides), min(each["freedom"] for each in sides)
         if not freedom:
             raise UserError("cards of one seed do not compare: nothing says how far two of one mixer would lie apart.")
         if one["comparable"] and two["comparable"]:  # a rate at an edge or a diverged run says nothing
@@ -79,19 +81,18 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Differe
             found[name] = (
                 _paired(one["scores"], two["scores"])
                 if enough
-                else difference_of(two["scores"], one["scores"], deviation, freedom)
+                else difference_of(two["scores"], one["scores"], deviation, freedom, paired=paired)
             )
-    adjusted = holm({name: p for name, (_, p, _) in found.items()})
+    adjusted = holm({name: each.p for name, each in found.items()})
     lower = {name: bool(one["lower_is_better"]) for name, one in before["questions"].items()}
-    return [
-        Difference(name, interval, adjusted[name], used, lower[name]) for name, (interval, _, used) in found.items()
-    ]
+    return [told_of(name, each, adjusted[name], lower=lower[name]) for name, each in found.items()]
 
 
-def _paired(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Interval, float, float]:
+def _paired(before: Mapping[str, float], after: Mapping[str, float]) -> Tested:
     """Return the mean of the seeds' differences with its interval, the p of a paired t test and their deviation."""
     one, two = (dict(enumerate(scores[seed] for seed in before)) for scores in (before, after))
-    return paired_difference(two, one), paired_p(two, one), stdev(two[place] - one[place] for place in one)
+    deviation = stdev(two[place] - one[place] for place in one)
+    return Tested(paired_difference(two, one), paired_p(two, one), deviation, len(one) - 1)
 
 
 def pack(folder: Path, source: Path, records: Records, card: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from assay.card.battery import Answer, Bounds
 from assay.card.verdict import beside_a_guess, parts_of, verdict_of
@@ -25,6 +25,8 @@ special: Any = Later("scipy.special")
 LEVEL = 0.05
 
 Standing = Literal["above", "below", "level"]
+Deviation = tuple[float, int]
+"""A standard deviation and its degrees of freedom."""
 
 
 ENOUGH = 4
@@ -47,6 +49,8 @@ class Difference:
     """Of the test: between seeds, or of documents."""
     lower: bool = False
     """Whether a smaller score is better."""
+    freedom: float = 1e9
+    """Of the deviation."""
 
     @property
     def standing(self) -> Standing:
@@ -102,8 +106,8 @@ class Line(Compared):
     verdict: str
     parts: tuple[Part, ...]
     """Its certificate."""
-    paired: bool = False
-    """Whether differences are paired by seed."""
+    paired: Deviation | None = None
+    """Where differences are paired by seed: between seeds without what a seed adds to the scores of all."""
 
     @property
     def name(self) -> str:
@@ -122,16 +126,20 @@ class Line(Compared):
         if best is None or best.standing != "level" or not best.interval.mean:
             return ""
         level = LEVEL / len(self.differences)  # as Holm's first
-        reach = float(special.ndtri(1 - level / 2) + special.ndtri(0.8))  # 80 % power
-        needed = (reach * best.deviation / best.interval.mean) ** 2  # 1 / (1/n + 1/m) of n and m seeds
         theirs = best.interval.n  # the field never has more seeds than the mixer that is asked
-        alone = math.ceil(needed * theirs / (theirs - needed)) if theirs > needed else SEEDS + 1
-        of, count = "both", math.ceil(2 * needed)
-        if alone <= 4 * needed and not self.paired:  # whatever trains less
-            of, count = "it", alone
+
+        def enough(count: int, others: int) -> bool:
+            """Whether so many seeds tell a difference like the one seen, with a power of 80 %."""
+            reach = _quantile(best.freedom * (count - 1) / (have - 1), level) + float(special.ndtri(0.8))
+            return (reach * best.deviation) ** 2 * (1 / count + 1 / others) <= best.interval.mean**2
+
+        tried = range(have + 1, SEEDS + 2)
+        alone = next((count for count in tried if enough(count, theirs)), SEEDS + 1)
+        both = next((count for count in tried if enough(count, count)), SEEDS + 1)
+        # Whatever trains less.
+        of, count = ("it", alone) if alone <= 2 * both and not self.paired else ("both", both)
         if count > SEEDS:
             return ""
-        count = max(count, have + 1)
         more = f"about {count - have} more seed{'s'[: count - have > 1]} of {of} would tell it from {best.other}"
         flag = f"--seeds {count}" if of == "it" else f"name both, and --seeds {count}"
         return f"undecided: {more} ({flag})"
@@ -139,11 +147,11 @@ class Line(Compared):
 
 def line(mine: Answer, field: Sequence[Answer], bounds: Bounds) -> Line:
     """Judge one question: `field` are the answers of the other mixers."""
-    paired = by_seed([mine, *field])
+    paired = pooled([mine, *field], paired=True) if by_seed([mine, *field]) else None
     deviation, freedom = pooled([mine, *field])
+    differences = _differences(mine, field, *paired or (deviation, freedom), paired=bool(paired))
     if paired:  # a seed's text is one draw for all mixers, so they say less of how far seeds lie apart
         freedom = _of_shared_seeds([mine, *field], freedom)
-    differences = _differences(mine, field, paired=paired)
     interval = interval_of(mine, deviation, freedom)
     verdict = "; ".join(filter(None, (verdict_of(mine), beside_a_guess(mine, interval, bounds))))
     return Line(mine, bounds, interval, deviation, freedom, differences, verdict, parts_of(mine), paired)
@@ -216,8 +224,9 @@ def interval_of(answer: Answer, deviation: float, freedom: int) -> Interval:
     return Interval(answer.mean, max(0.0, answer.mean - half), min(most, answer.mean + half), n)
 
 
-def _differences(mine: Answer, field: Sequence[Answer], *, paired: bool) -> dict[str, Difference]:
-    deviation, freedom = pooled([mine, *field], paired=paired)
+def _differences(
+    mine: Answer, field: Sequence[Answer], deviation: float, freedom: int, *, paired: bool
+) -> dict[str, Difference]:
     if not freedom or not mine.comparable:
         return {}
     found = {
@@ -225,11 +234,8 @@ def _differences(mine: Answer, field: Sequence[Answer], *, paired: bool) -> dict
         for other in field
         if other.comparable
     }
-    adjusted = holm({name: p for name, (_, p, _) in found.items()})
-    lower = mine.question.lower
-    return {
-        name: Difference(name, interval, adjusted[name], used, lower) for name, (interval, _, used) in found.items()
-    }
+    adjusted = holm({name: each.p for name, each in found.items()})
+    return {name: told_of(name, each, adjusted[name], lower=mine.question.lower) for name, each in found.items()}
 
 
 def by_seed(answers: Sequence[Answer]) -> bool:
@@ -242,32 +248,52 @@ def by_seed(answers: Sequence[Answer]) -> bool:
     return deviation > 0 and freedom >= ENOUGH
 
 
+class Tested(NamedTuple):
+    """A difference of two means by a t test."""
+
+    interval: Interval
+    p: float
+    deviation: float
+    """Of a score, as far as the test is concerned."""
+    freedom: float
+
+
+def told_of(other: str, tested: Tested, adjusted: float, *, lower: bool) -> Difference:
+    """Return a difference as it is told, with the p that is adjusted for all comparisons."""
+    return Difference(other, tested.interval, adjusted, tested.deviation, lower, tested.freedom)
+
+
 def difference_of(
     mine: Mapping[Any, float], other: Mapping[Any, float], deviation: float, freedom: int, *, paired: bool = False
-) -> tuple[Interval, float, float]:
-    """Return the difference of two means with its interval, the p of a t test and the deviation it used: the pooled
-    one, or that of the two alone where theirs, or that of one of them, is told to be larger. `paired`, it is of the
-    seeds that both have."""
+) -> Tested:
+    """Test the difference of two means. The deviation is the pooled one; where one of the two is told to vary more, it
+    has its own (Welch), and where only the two together are, both have theirs. `paired`, it is of the seeds that both
+    have."""
     if paired:  # two scores of a seed differ from their own means by half of this, in opposite directions
         seeds = mine.keys() & other.keys()
         mine, other = {seed: mine[seed] for seed in seeds}, {seed: other[seed] for seed in seeds}
     gap = fmean(mine.values()) - fmean(other.values())
+    squares = [sum((x - fmean(each.values())) ** 2 for x in each.values()) for each in (mine, other)]
+    both = _root(sum(squares), len(mine) + len(other) - 2)
     if paired:
-        own, own_freedom = _root(sum((mine[seed] - other[seed] - gap) ** 2 for seed in mine) / 2, len(mine) - 1)
-        sides = []
-    else:
-        squares = [sum((x - fmean(each.values())) ** 2 for x in each.values()) for each in (mine, other)]
-        own, own_freedom = _root(sum(squares), len(mine) + len(other) - 2)
-        sides = [_root(its, len(each) - 1) for its, each in zip(squares, (mine, other), strict=True)]
-    if any(_wider(*each, deviation, freedom) for each in ((own, own_freedom), *sides)):
-        deviation, freedom = max(own, deviation), own_freedom
-    error = deviation * math.sqrt(1 / len(mine) + 1 / len(other))
-    half = _quantile(freedom) * error
+        both = _root(sum((mine[seed] - other[seed] - gap) ** 2 for seed in mine) / 2, len(mine) - 1)
+    of_all: Deviation = deviation, freedom
+    alone = [_root(its, len(each) - 1) for its, each in zip(squares, (mine, other), strict=True)]
+    sides = [own if not paired and _wider(*own, *of_all) else of_all for own in alone]
+    one = sides == [of_all, of_all]
+    if one and _wider(*both, *of_all):
+        sides = [both, both]
+    parts = [side**2 / len(scores) for (side, _), scores in zip(sides, (mine, other), strict=True)]
+    welch = sum(parts) ** 2 / sum(part**2 / own for part, (_, own) in zip(parts, sides, strict=True))
+    degrees = sides[0][1] if one else welch
+    error = math.sqrt(sum(parts))
+    half = _quantile(degrees) * error
     interval = Interval(gap, gap - half, gap + half, min(len(mine), len(other)))
-    return interval, 2 * float(special.stdtr(freedom, -abs(gap) / error)), deviation
+    p = 2 * float(special.stdtr(degrees, -abs(gap) / error))
+    return Tested(interval, p, error / math.sqrt(1 / len(mine) + 1 / len(other)), degrees)
 
 
-def _root(squares: float, freedom: int) -> tuple[float, int]:
+def _root(squares: float, freedom: int) -> Deviation:
     """Return the deviation, and its degrees of freedom; 0 without one."""
     return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
 
@@ -277,5 +303,5 @@ def _wider(own: float, of_own: int, pooled: float, freedom: int) -> bool:
     return of_own > 0 and own > pooled and float(special.fdtrc(of_own, freedom, (own / pooled) ** 2)) < LEVEL
 
 
-def _quantile(freedom: int) -> float:
-    return float(special.stdtrit(freedom, 1 - LEVEL / 2))
+def _quantile(freedom: float, level: float = LEVEL) -> float:
+    return float(special.stdtrit(freedom, 1 - level / 2))

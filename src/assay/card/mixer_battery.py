@@ -112,7 +112,8 @@ def _layout(mine: Sequence[str]) -> list[str]:
     told = []
     if plain:
         told.append(
-            f"without a short convolution: {', '.join(plain)}; most of the field has one, as {_typed(plain[0])}:conv=4"
+            f"without assay's short convolution (conv=0): {', '.join(plain)}; most of the field has one, in front or "
+            f"inside, and `{_typed(plain[0])}:conv=4` puts one in front"
         )
     if blind:
         told.append(f"blind to order: {', '.join(blind)}; models get a table of positions, but in parity")

@@ -77,7 +77,11 @@ def _seeds(mine: Answer) -> tuple[bool, str]:
     if mine.question.goal is None:
         return seeds > 1, str(seeds)
     agree = reached in (0, seeds) and seeds > 1
-    return agree, f"{'all agree, ' if agree else ''}{reached} of {seeds} reach the goal"
+    told = f"{'all agree, ' if agree else ''}{reached} of {seeds} reach the goal"
+    if agree:  # what so many seeds leave open, one-sided at 95 %
+        rare = 0.05 ** (1 / seeds)
+        told += f", so {f'at least {rare:.0%}' if reached else f'at most {1 - rare:.0%}'} of all do".replace("%", " %")
+    return agree, told
 
 
 def verdict_of(mine: Answer) -> str:

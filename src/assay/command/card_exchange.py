@@ -38,6 +38,9 @@ def diff(words: list[str]) -> int:
         print(
             _change(each, names, [fmean(card["questions"][each.other]["scores"].values()) for card in (before, after)])
         )
+    if found:
+        second = f"{names[1]} is better (+) or worse (-)"
+        print(f"intervals: by how much {second}, each of one question alone; p: of all questions together (Holm)")
     gone = False
     for name in dict.fromkeys([*before["questions"], *after["questions"]]):
         if name in {each.other for each in found}:

@@ -1,5 +1,6 @@
 """Every mixer keeps these promises: see assay.mixers.base."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
 from operator import itemgetter
@@ -15,9 +16,12 @@ from assay.nn.random import initialised_from, stream
 
 D_MODEL = 32
 SHORT, LONG = 24, 136
-LENGTHS = (SHORT, LONG)
-"""The long one spans chunks of up to 128 tokens: a fault between one chunk and the next shows beyond the first."""
+LENGTHS = (SHORT, LONG, WALKED := 264, LONGEST := 1032)
+"""The second spans chunks of up to 128 tokens: a fault between one chunk and the next shows beyond the first. The third
+is the longest that is walked token by token, and the last as long as any question of a card: a form for long sequences
+alone may not read the future either."""
 CUTS = (1, 5, 15, 16, 17, 23, 31, 32, 33, 40, 63, 64, 65, 100, 127, 128, 129, 135)
+FAR_CUTS = (1, 100, 255, 256, 257, 511, 512, 513, 1000, 1023, 1024, 1025)
 """Positions from which on tokens are changed: around the usual borders of chunks, and in their middle."""
 
 
@@ -40,8 +44,8 @@ def gives_finite_numbers(mixer: Mixer) -> None:
 
 def does_not_read_the_future(mixer: Mixer) -> None:
     """Changing the tokens after t leaves the outputs up to t as they were (an FFT: within 1e-5), without gradients."""
-    for length in _lengths(mixer):
-        cuts = torch.tensor([t for t in CUTS if t < length])
+    for length in _lengths(mixer, up_to=LONGEST):
+        cuts = torch.tensor([t for t in (CUTS if length <= LONG else FAR_CUTS) if t < length])
         module, x = _module(mixer, length), _sequences(len(cuts), length)
         before = torch.arange(length) < cuts[:, None]  # one sequence for each position, so that two passes do for all
         changed = torch.where(before[..., None], x, _sequences(len(cuts), length, name="other"))
@@ -77,7 +81,7 @@ def says_if_it_is_blind_to_order(mixer: Mixer) -> None:
 
 def steps_as_it_runs_in_parallel(mixer: Mixer) -> None:
     """Token by token with the state gives what the parallel form gives, within 1e-5."""
-    for length in _lengths(mixer):
+    for length in _lengths(mixer, up_to=WALKED):
         y = _module(mixer, length)(_sequences(3, length))
         stepped, _ = _walked(mixer, length)
         assert_close(y, stepped, _rounding(y), f"the two forms, over {length} tokens,")
@@ -85,7 +89,7 @@ def steps_as_it_runs_in_parallel(mixer: Mixer) -> None:
 
 def carries_the_state_it_declares(mixer: Mixer) -> None:
     """`core_state` (or `state_size`) is the number of scalars really in the state, after 1 token and after many."""
-    lengths = _lengths(mixer)
+    lengths = list(_lengths(mixer))
     x, unused = _sequences(3, lengths[-1]), _module(mixer, lengths[-1])
     stepped, states = _walked(mixer, lengths[-1])
     for length in (1, *lengths):
@@ -136,12 +140,12 @@ def _tokens(length: int) -> str:
     return f"{length} token{'s' * (length > 1)}"
 
 
-def _lengths(mixer: Mixer) -> list[int]:
-    """Return the lengths to try: not the long one where the mixer refuses it, as with too few slots for a pattern."""
-    with suppress(UserError):
-        _module(mixer, LENGTHS[-1])
-        return list(LENGTHS)
-    return [SHORT]
+def _lengths(mixer: Mixer, *, up_to: int = LONG) -> Iterator[int]:
+    """Yield the lengths to try: not a long one where the mixer refuses it, as with too few slots for a pattern."""
+    for length in (each for each in LENGTHS if each <= up_to):
+        with suppress(UserError):
+            _module(mixer, length)
+            yield length
 
 
 def _rounding(y: Tensor) -> float:
@@ -163,7 +167,8 @@ def _module(mixer: Mixer, max_len: int = SHORT) -> MixerModule:
 
 def _sequences(batch: int, length: int = SHORT, *, name: str = "one") -> Float[Tensor, "batch time d_model"]:
     # Contiguous: matrix products round otherwise with another layout, and equal bits are asked for.
-    return torch.randn(batch, LONG, D_MODEL, generator=stream(0, "contract", name))[:, :length].contiguous()
+    drawn = LONG if length <= LONG else length
+    return torch.randn(batch, drawn, D_MODEL, generator=stream(0, "contract", name))[:, :length].contiguous()
 
 
 @shared
