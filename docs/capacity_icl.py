@@ -21,9 +21,9 @@ from assay.core.store import Store
 from assay.report.rows import Row
 from assay.report.section import Section, Table
 from assay.report.text import shown
-from assay.studies.icl.capacity import BEYOND, capacity, has_convolution, missing_rates
+from assay.studies.icl.capacity import BASELINE, BEYOND, capacity, has_convolution, missing_rates, with_all
 from assay.studies.icl.k90 import Capacity, Crossing, capacity_interval, crossing
-from assay.studies.icl.learning import best_of, bits_of, curve, has_learned, holds_all, learned, sizes
+from assay.studies.icl.learning import best_of, bits_of, compared, curve, has_learned, holds_all, learned, sizes
 from assay.studies.icl.memories import MemoryShape, Rule, memory_curve, memory_shape
 from assay.studies.icl.report import trained
 
@@ -196,6 +196,18 @@ def ranks(lines: Mapping[int, list[Line]]) -> str:
     return grid(["mixer", *(f"d = {width}, less `{best}`" for width, (best, _) in found.items())], cells)
 
 
+def tests(lines: Mapping[int, list[Line]]) -> str:
+    """How many comparisons Holm counts at each width: those of seeds that all learned, with the baseline too."""
+    counts = []
+    for width, own in lines.items():
+        rows = [line.row for line in own]
+        others = with_all(rows)
+        found = compared([row for row in rows if not row.at_the_edge], others)
+        both = {frozenset((series, others[name].series)) for (series, name), one in found.items() if one.p is not None}
+        counts.append(f"{len(both)} at d = {width}")
+    return f"Comparisons that are tested, those with plain `{BASELINE}` and of `attention` included: {', '.join(counts)}."
+
+
 def to_add(lines: Mapping[int, list[Line]]) -> str:
     """The rates that rows at an edge still want."""
     wanted = [
@@ -268,7 +280,7 @@ def block(lines: Mapping[int, list[Line]]) -> str:
     """The finding: K90 by width and at nearly equal state, and who has significantly fewer bits."""
     early = stopped((width, line.name, line.row.finished) for width, own in lines.items() for line in own)
     mesa = beside_memories(next(line for line in lines[64] if line.name == "mesa"))
-    said = [ranks(lines), to_add(lines), early, mesa, between_sizes(lines[64])]
+    said = [ranks(lines), tests(lines), to_add(lines), early, mesa, between_sizes(lines[64])]
     return "\n\n".join([overview(lines), of_like_state(lines), *said])
 
 

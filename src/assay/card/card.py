@@ -26,7 +26,7 @@ DAGGER = "†"
 """Stands behind a mixer whose records ship with assay."""
 ALONE = (
     "how much better (+) or worse (-) this one is, with the interval of that comparison alone; ranks and verdicts hold "
-    "for all comparisons at once (Holm)"
+    "for all comparisons of a row at once (Holm)"
 )
 """How to read the difference to the best of the field."""
 APART = 1.5

@@ -32,7 +32,7 @@ NOTE = (
     "rest is of those seeds. K90: pairs recalled at 90 %{interval}; bits beyond the set: K (log2 K - cross entropy) at "
     "the number of pairs where it is most, what the answers say of whose value it is; vs: difference in these bits, * "
     f"told apart (Holm over the comparisons with the best and with {BASELINE}; paired t, or where not every seed "
-    "learned a bootstrap over seeds, which needs six), none between rows that both recall 90 % of every size; state at "
+    "learned a bootstrap over seeds, which needs six), none between two whose K90 is the most asked; state at "
     "the longest sequence, in float32 bytes; edge: a rate beyond those tried may be better, so the row is not ranked. "
     "In parentheses: no training; a guess, the exact lookup, and memories of random keys."
 )
@@ -69,7 +69,7 @@ def _report(found: Sequence[Row], name: str, what: str, out: Report) -> None:
     in_zoology = any(row.options["task"].get("cells") == "zoology" for row in found)
     versus: dict[tuple[str, str], Versus] = {}
     for rivals in by_setting(found).values():
-        versus |= compared([row for row in rivals if not row.at_the_edge], _others(rivals))
+        versus |= compared([row for row in rivals if not row.at_the_edge], with_all(rivals))
     best_first = sorted(found, key=_place)
     untrained = [*_known(best_first), *_memories(best_first)]
     interval = ", with the 95 % interval over seeds" if any(row.n > 1 for row in found) else ""
@@ -141,7 +141,7 @@ def _place(row: Row) -> tuple[int, float]:
     return (1, -fmean(accuracies)) if accuracies else (2, 0.0)
 
 
-def _others(found: Sequence[Row]) -> dict[str, Row]:
+def with_all(found: Sequence[Row]) -> dict[str, Row]:
     """The rows that all others of the setting are compared with: the best, and the baseline that learned most."""
     best = best_of(found)
     plain = best_of([row for row in found if measured(row) == BASELINE])

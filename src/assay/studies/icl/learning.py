@@ -72,7 +72,7 @@ def bits(row: Row, *, beyond: bool = False) -> dict[int, float]:
 @dataclass(frozen=True)
 class Versus:
     """A row's bits beyond the set less those of another, and whether the two are told apart after Holm over all that
-    were tested. p is None where it could not be small with so few seeds, whatever they say."""
+    were tested. p is None where no test of these seeds could have a small one."""
 
     difference: Interval
     p: float | None
@@ -85,8 +85,9 @@ class Versus:
 def compared(found: Sequence[Row], others: Mapping[str, Row]) -> dict[tuple[str, str], Versus]:
     """Compare the bits beyond the set of each row with those of a few others, by the row's series and the other's name.
     Only these comparisons count for Holm, each once: over all pairs of 15 rows, three seeds would tell none apart. One
-    whose p could not be small does not count (Tarone 1990). Two rows that both recall the most that was asked are not
-    compared: their bits differ in how sure the answers are, and a run that was stopped as solved is less sure."""
+    whose p could not be small does not count (Tarone 1990); which seeds learned decides that, and the tests hold given
+    that these did. Two rows whose K90 is the most that was asked are not compared: the sizes end before what would tell
+    them apart, and of one that was stopped as solved the answers are less sure."""
     pairs = {
         (row.series, name): _difference(row, other)
         for row in found
@@ -101,7 +102,7 @@ def compared(found: Sequence[Row], others: Mapping[str, Row]) -> dict[tuple[str,
 
 
 def holds_all(row: Row) -> bool:
-    """Whether the seeds that learned recall 90 % of every size, on average."""
+    """Whether the K90 of the seeds that learned is the most that was asked."""
     curves = [curve(record) for record in learned(row)]
     means = [fmean(column) for column in zip(*curves, strict=True)]
     return bool(means) and crossing(sizes(row), means).censored == "above"
@@ -114,7 +115,7 @@ def _difference(row: Row, other: Row) -> tuple[Interval, float | None] | None:
     if not shared & one.keys() or not shared & two.keys():
         return None
     if shared <= one.keys() and shared <= two.keys():
-        return paired_difference(one, two), paired_p(one, two)
+        return paired_difference(one, two), paired_p(one, two) if len(shared) > 1 else None
     sides = [{seed: own.get(seed) for seed in shared} for own in (one, two)]
     difference, p = bootstrap_difference(*sides)
     return difference, p if least_p(len(shared)) < SIGNIFICANT else None
