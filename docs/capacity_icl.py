@@ -205,7 +205,9 @@ def tests(lines: Mapping[int, list[Line]]) -> str:
         found = compared([row for row in rows if not row.at_the_edge], others)
         both = {frozenset((series, others[name].series)) for (series, name), one in found.items() if one.p is not None}
         counts.append(f"{len(both)} at d = {width}")
-    return f"Comparisons that are tested, those with plain `{BASELINE}` and of `attention` included: {', '.join(counts)}."
+    return (
+        f"Comparisons that are tested, those with plain `{BASELINE}` and of `attention` included: {', '.join(counts)}."
+    )
 
 
 def to_add(lines: Mapping[int, list[Line]]) -> str:

@@ -121,6 +121,14 @@ def test_every_option_of_every_plugin_has_a_text_that_says_more_than_its_name(fo
             assert words - {*name.lower().split("_")}, f"{folder}/{cls.name}: write below '{option.path}' what it is"
 
 
+def test_help_lists_no_flag_below_several_plug_ins_of_one_option(cli: Cli) -> None:
+    """Which would have to be an option of each of them."""
+    pattern = "--model.seq_mixer.pattern."
+    for word, listed in (("delta_net", True), ("base_conv+delta_net", False)):
+        code, out, _ = cli("icl", f"model.seq_mixer:hybrid:pattern={word}", "--help")
+        assert code == 0 and (f"{pattern}num_heads" in out) is listed, out
+
+
 def test_help_has_every_flag_of_every_study_with_its_default(cli: Cli) -> None:
     from assay.command.flags import options
 

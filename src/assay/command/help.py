@@ -121,10 +121,12 @@ def chosen_options(study: Study) -> str:
 
 
 def _with_inner(path: str, plugin: Plugin) -> Iterator[tuple[str, Plugin]]:
-    """Yields a plug-in, and those that its own options hold."""
+    """Yields a plug-in, and those that its own options hold. Of several in one option none, since a flag would have to
+    be an option of each."""
     yield path, plugin
     for option in plugin_options(type(plugin)):
-        for inner in members(getattr(plugin, option.path)):
+        held = members(getattr(plugin, option.path))
+        for inner in held if len(held) == 1 else ():
             yield from _with_inner(f"{path}.{option.path}", inner)
 
 

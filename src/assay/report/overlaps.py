@@ -13,7 +13,7 @@ LINE, THICK = 2.0, 10.0
 POINT, LARGE = 46.0, 400.0
 """The area of a point, and the most where others lie on it, in square pixels."""
 CELLS = 200
-"""Values that differ by less than the range in so many parts are drawn at one place."""
+"""Values in the same of so many parts of the range count as drawn at one place."""
 LEAST_SEEN, FAINT, ALL_BANDS = 0.08, 0.2, 0.5
 """The least and the most opacity of a band, and what all of them may have where they lie on one another."""
 
