@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from assay.api import Execution
-from assay.command.reproduce import known_claims, session_of
+from assay.command.reproduce import devices_of, known_claims, session_of
 from assay.core.errors import UserError
 from assay.core.store import Store
 from assay.metrics.intervals import Interval
@@ -282,3 +282,9 @@ def test_findings_are_judged_from_the_store_and_a_deleted_record_is_no_record(
     assert cli("rm", first.run.id, *where)[0] == 0
     (found,) = [one for one in json.loads(cli("findings", "--json", *where)[1]) if one["name"] == "two-squared"]
     assert found["verdict"] == "no record" and "1 of 2 runs are not stored" in found["checks"][0]["found"]
+
+
+def test_the_devices_of_what_ships_are_known_before_anything_is_computed(tmp_path: Path) -> None:
+    claim = known_claims()["regression-ols"]
+    session = session_of(claim, Execution(out=tmp_path, device="cpu"))
+    assert devices_of(claim, session) == {"cuda"} and len(session.todo) == 16

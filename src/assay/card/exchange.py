@@ -34,7 +34,7 @@ MEASURED_THERE = ("speed", "anchors", "shipped")
 """What a card says of the machine that made it: its reader cannot find it in the records."""
 
 
-def read_card(path: Path) -> dict[str, Any]:
+def read_card(path: Path, wrote: str = "assay card NAME --json` prints one") -> dict[str, Any]:
     """Read one card from a JSON file, which `assay card --json` writes as a list of one."""
     if path.suffix in (".html", ".svg"):  # what is written beside it: the page and the badge
         beside = path.with_suffix(".json")
@@ -45,7 +45,8 @@ def read_card(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read a card from '{path}': {error}. `assay card NAME --json` prints one.") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"cannot read a card from '{path}': {why}. `{wrote}.") from None
     cards = found if isinstance(found, list) else [found]
     questions = cards[0].get("questions") if len(cards) == 1 and isinstance(cards[0], dict) else None
     if not isinstance(questions, dict) or not cards[0].keys() >= KEYS or not all(map(_is_line, questions.values())):

@@ -35,7 +35,7 @@ from assay.core.run import Record, Run
 from assay.core.study import Study
 from assay.core.words import printable
 from assay.report.certificate import examined
-from assay.report.claims import Claim, by_identity
+from assay.report.claims import Claim, by_identity, identity
 from assay.report.recipes import Keep
 from assay.report.section import Section
 from assay.report.text import as_markdown, render
@@ -141,9 +141,20 @@ def run_claim(name: str, claim: Claim, session: Session, *, quick: bool = False)
         print(f"  {found.verdict}")
     ids = dict.fromkeys(run.id for check in claim.checks for run in check.chosen(session.plan.runs))
     print(f"  records: {' '.join(ids)}")
+    if elsewhere := devices_of(claim, session) - {run.numerics.device for run in session.plan.runs}:
+        device = ", ".join(sorted(elsewhere))
+        print(
+            f"  what ships is of {device}, where the same runs come out otherwise: `assay findings` has their numbers"
+        )
     for table in tables_of(claim, found.records).values():
         print(f"\n{table}")
     return int(found.verdict.word != "reproduced")
+
+
+def devices_of(claim: Claim, session: Session) -> set[str]:
+    """The devices of the records that ship of a claim's runs."""
+    wanted = set(map(identity, session.plan.runs))
+    return {one.run.numerics.device for one in shipped.records(claim.study) if identity(one.run) in wanted}
 
 
 def _shipped(runs: Sequence[Run]) -> list[Record]:

@@ -91,7 +91,7 @@ def _lines(labels: Mapping[str, str], total: int) -> Watch:
     def watch(event: Event) -> None:
         nonlocal done
         if event.kind == "waiting":
-            say(f"waiting for another driver: {labels[event.run.id]}")
+            say(f"waiting for another assay process, which computes it: {labels[event.run.id]}")
         about = f"{labels[event.run.id]}{_about(left(event))}{found(event)}"
         if event.record:
             done += 1
