@@ -122,7 +122,7 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     assert "Twin: " not in page, "a sentence does not change a name"
     svg = ElementTree.fromstring((tmp_path / "results/card/twin.vs.svg").read_text())
     told = "".join(svg.itertext())
-    assert "twin: recall 1-2 of 2" in told, told
+    assert "twin: recall 1-2 of 2" in told and told.startswith("assay card, smoke, protocol "), told
     again, shown, told = cli(*BESIDE_ITS_MODEL, "--json")
     assert again == 0 and "to run" not in told
     card = json.loads(shown)[0]

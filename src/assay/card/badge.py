@@ -7,10 +7,11 @@ HEIGHT, PADDING, LETTER = 20, 6, 6.6
 """Pixels; the width of a letter is that of the widest common one at 11 px, so that no text is cut."""
 
 
-def badge(name: str, ranks: Mapping[str, str]) -> str:
-    """Return the badge: `assay card | mine: recall 2-5 of 18, parity not ranked`; `ranks` are by question."""
+def badge(name: str, ranks: Mapping[str, str], *, of: str) -> str:
+    """Return the badge: `assay card, smoke | mine: recall 2-5 of 18, parity not ranked`; `ranks` are by question, and
+    cards are compared with others `of` the same tier and protocol."""
     told = [f"{question} {rank or 'not ranked'}" for question, rank in ranks.items()]
-    left, right = "assay card", f"{name}: {', '.join(told)}"
+    left, right = f"assay card, {of}", f"{name}: {', '.join(told)}"
     widths = [round(len(text) * LETTER) + 2 * PADDING for text in (left, right)]
     whole = sum(widths)
     label = escape(f"{left}: {right}", {'"': "&quot;"})

@@ -250,7 +250,12 @@ def _lengths(made: Section, each: Line, few: Sequence[Answer], records: Records)
     versions = tasks.parse(each.answer.question.task).longer().values()
     pairs = {pairs for task in versions if (pairs := getattr(task, "num_kv_pairs", 0))}
     # fewer than are trained, which most mixers hold
-    asked = f", asked for {max(pairs)} pairs, which training showed in shorter sequences" if pairs else ""
+    asked = (
+        f", asked for {max(pairs)} pairs, fewer than the score asks for; training showed so few in shorter sequences "
+        "alone, so that the first point may be below the score"
+        if pairs
+        else ""
+    )
     told = f"From the trained length on, without more training{asked}; mixers with a table of positions are not asked."
     _drawn(made, "by_length", each, found, few, caption=told, x_title="tokens in the sequence", log_x=True)
 

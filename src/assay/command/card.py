@@ -124,7 +124,9 @@ def _page(one: "AnyCard", battery: "Battery", folder: str, *, beside: bool) -> P
     path = battery.out / f"{stem}.html"
     with disk_errors(path):
         write_file(path, battery.page(one, _file_of(one.name, folder)).encode())
-        write_file(path.with_suffix(".svg"), badge(one.name, one.ranks).encode())
+        told = one.to_json()
+        kind = f"{told['tier']}, protocol {told['protocol']}"
+        write_file(path.with_suffix(".svg"), badge(one.name, one.ranks, of=kind).encode())
         write_file(path.with_suffix(".json"), f"{_json([one], battery)}\n".encode())
     return path
 

@@ -89,12 +89,13 @@ def report(records: Sequence[Record], out: Report) -> None:
             bounded=metric == "accuracy", x_title="training step", y_title=metric.replace("_", " "),
             caption=f"Held-out {metric.replace('_', ' ')} while training.",
         )  # fmt: skip
-    for key, title in (
-        ("by_gap", "tokens between key and question (at least)"), ("by_length", "length of the sequence"),
-    ):  # fmt: skip
+    for key, title, beside in (
+        ("by_gap", "tokens between key and question (at least)", ""),
+        ("by_length", "length of the sequence", " Mixers with a table of positions are not asked."),
+    ):
         lines(
             out, f"accuracy_{key}", found, by_number(key), bounded=True, x_title=title, y_title="accuracy", log_x=True,
-            caption=f"Accuracy {key.replace('_', ' ')}, after training.",
+            caption=f"Accuracy {key.replace('_', ' ')}, after training.{beside}",
         )  # fmt: skip
     _by_position(found, references, out)
     capacity(found, out)
