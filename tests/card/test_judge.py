@@ -244,3 +244,20 @@ def test_one_whose_seeds_disagree_is_compared_by_welch() -> None:
     assert half > 0.9 and degrees < 1.5, "of two seeds"
     agreed = line(answered("mine", 0.44, 0.46), alike, BOUNDS).differences["11"]
     assert agreed.standing == "below", "the same mean"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "times", "least", "most"), [(2, 1, 0.0, 0.05), (2, 3, 0.05, 0.2), (2, 8, 0.05, 0.2), (5, 3, 0.0, 0.1)]
+)
+def test_how_often_a_mixer_is_told_from_one_that_is_no_better(
+    seeds: int, times: float, least: float, most: float
+) -> None:
+    """As docs/card.md says it: rarely, but for a mixer of two seeds which vary several times as much as the field's."""
+    import numpy as np
+
+    rng, told, rounds = np.random.default_rng(0), 0, 200
+    for _ in range(rounds):
+        field = [answered(str(place), *(0.5 + 0.02 * rng.standard_normal(seeds))) for place in range(18)]
+        mine = answered("mine", *(0.5 + 0.02 * times * rng.standard_normal(seeds)))
+        told += any(each.standing != "level" for each in line(mine, field, BOUNDS).differences.values())
+    assert least <= told / rounds <= most
