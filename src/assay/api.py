@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -163,6 +164,11 @@ class Session:
         """Labels by run id, unique within this plan."""
         return labels(self.plan.runs) | dict(self.names)
 
+    def progress(self, *, part: str = "", quiet: bool = False) -> AbstractContextManager[Callable[[Event], None]]:
+        """Return what shows the events of its runs as they come."""
+        workers, costs = lambda: self.workers, lambda: self.costs
+        return shown(self.labels, self.todo, workers=workers, costs=costs, part=part, quiet=quiet)
+
     def compute(self, watch: Callable[[Event], None] = lambda event: None) -> Results:
         if not self.todo:
             return Results(self.stored, study=self.plan.study)
@@ -259,9 +265,7 @@ def _session(study: str, preset: str | None, grid: Grid, options: dict[str, Any]
 def _watched(session: Session, progress: bool | None, watch: Callable[[Event], None] | None) -> Results:
     """Compute a session's runs, and show their progress where somebody would see it."""
     seen = sys.stderr.isatty() or in_notebook() if progress is None else progress
-    with shown(
-        session.labels, session.todo, workers=lambda: session.workers, costs=lambda: session.costs, quiet=not seen
-    ) as show:
+    with session.progress(quiet=not seen) as show:
 
         def both(event: Event) -> None:
             show(event)

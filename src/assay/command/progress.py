@@ -2,4 +2,3 @@
 
 from assay.report.progress import Watch as Watch
 from assay.report.progress import say as say
-from assay.report.progress import shown as shown

@@ -24,7 +24,7 @@ from typing import Any
 from assay.api import Execution, Session, combined_grid, configure
 from assay.command import flags
 from assay.command.flags import Parser
-from assay.command.progress import say, shown
+from assay.command.progress import say
 from assay.core import shipped
 from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
@@ -167,9 +167,7 @@ def _shipped(runs: Sequence[Run]) -> list[Record]:
 def computed(session: Session) -> list[Record]:
     """Compute a session, with its progress and every run that did not finish on standard error."""
     say(session.describe())
-    part = session.title.partition(", ")[0]
-    workers, costs = lambda: session.workers, lambda: session.costs
-    with shown(session.labels, session.todo, workers=workers, costs=costs, part=part) as watch:
+    with session.progress(part=session.title.partition(", ")[0]) as watch:
         records = list(session.compute(watch))
     for record in records:
         if record.status != "done":

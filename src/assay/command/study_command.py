@@ -14,7 +14,7 @@ from assay.api import Execution, Results, Session, combined_grid, configure, fie
 from assay.command.flags import Line, members, options, plugin_options, read, refuse_unknown
 from assay.command.help import chosen_options, describe, other_words, print_choices, print_help
 from assay.command.plugin_files import has_plugins
-from assay.command.progress import say, shown
+from assay.command.progress import say
 from assay.command.publish import Show, Shower, publish
 from assay.command.wandb_log import logged, require_wandb
 from assay.contracts.base import check as verdicts_of
@@ -228,15 +228,7 @@ def _compute(session: Session, shell: Shell) -> Results:
             if input().strip().lower() not in ("y", "yes"):
                 raise UserError("nothing was started.")
     with ExitStack() as stack:
-        watch = stack.enter_context(
-            shown(
-                session.labels,
-                session.todo,
-                workers=lambda: session.workers,
-                costs=lambda: session.costs,
-                quiet=shell.quiet,
-            )
-        )
+        watch = stack.enter_context(session.progress(quiet=shell.quiet))
         if shell.wandb == "on":
             watch = stack.enter_context(logged(watch, session.todo, session.labels, quiet=shell.quiet))
         return session.compute(watch)
