@@ -79,7 +79,7 @@ def test_losses_on_one_text_compare_seed_by_seed_as_on_the_cards(tmp_path: Path,
     """What a seed's text adds to both is no difference of theirs, and the cards know what is left."""
 
     def written(name: str, *scores: float, paired: bool = True) -> str:
-        line: dict[str, Any] = {"scores": dict(zip("01", scores, strict=True)), "deviation": 0.1, "freedom": 20}
+        line: dict[str, Any] = {"scores": dict(zip("012", scores, strict=False)), "deviation": 0.1, "freedom": 20}
         line |= {"lower_is_better": True, "comparable": True}
         line |= {"paired": {"deviation": 0.005, "freedom": 19}} if paired else {}
         card = {"mixer": name, "protocol": 1, "tier": "smoke", "questions": {"language": line}}
@@ -90,5 +90,8 @@ def test_losses_on_one_text_compare_seed_by_seed_as_on_the_cards(tmp_path: Path,
     code, out, _ = cli("card", "diff", low, high)
     assert code == 1 and out.startswith("worse   language: low 2.100 is better than high 2.155, by 0.055 [0.0"), out
     assert "intervals: by how much high is better (+) or worse (-)" in out
+    more = written("more", 2.05, 2.26, 2.15)
+    told = [cli("card", "diff", *pair)[1].partition(":")[0] for pair in ((low, more), (more, low))]
+    assert told == ["level   language"] * 2, "seeds that one card lacks pair with none, in either order"
     code, out, _ = cli("card", "diff", low, written("plain", 2.05, 2.26, paired=False))
     assert code == 0 and out.startswith("level   language"), out

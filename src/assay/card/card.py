@@ -210,11 +210,10 @@ class Card:
     def _near(self, question: str) -> list[str]:
         """Name the shipped rows that are told apart by less than this machine may shift a score."""
         margin = self.tier.question(question).margin
-        of_it = (line for line in self.lines if line.name == question)
+        differences = next(line.differences for line in self.lines if line.name == question)
         return [
             each.other
-            for line in of_it
-            for each in line.differences.values()
+            for each in differences.values()
             if each.standing != "level" and abs(each.interval.mean) < margin and (each.other, question) in self.shipped
         ]
 

@@ -34,7 +34,7 @@ MEASURED_THERE = ("speed", "anchors", "shipped")
 """What a card says of the machine that made it: its reader cannot find it in the records."""
 
 
-def read_card(path: Path, wrote: str = "assay card NAME --json` prints one") -> dict[str, Any]:
+def read_card(path: Path, made_by: str = "assay card NAME --json") -> dict[str, Any]:
     """Read one card from a JSON file, which `assay card --json` writes as a list of one."""
     if path.suffix in (".html", ".svg"):  # what is written beside it: the page and the badge
         beside = path.with_suffix(".json")
@@ -46,7 +46,7 @@ def read_card(path: Path, wrote: str = "assay card NAME --json` prints one") -> 
         found = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"cannot read a card from '{path}': {why}. `{wrote}.") from None
+        raise UserError(f"cannot read a card from '{path}': {why}. `{made_by}` writes one.") from None
     cards = found if isinstance(found, list) else [found]
     questions = cards[0].get("questions") if len(cards) == 1 and isinstance(cards[0], dict) else None
     if not isinstance(questions, dict) or not cards[0].keys() >= KEYS or not all(map(_is_line, questions.values())):
@@ -61,7 +61,7 @@ def _is_line(told: Any) -> bool:
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
     """Compare two cards of one protocol and tier in the questions that both ask, Holm over those: seed by seed where
     they share PAIRED or more. With fewer the deviation is that of the field, the larger of the two, since both may rest
-    on the same runs of it, with the fewer degrees of freedom; paired by seed too where both cards pair theirs."""
+    on the same runs of it, with the fewer degrees of freedom; the same seeds are paired too, where both cards do."""
     for key in ("protocol", "tier", "text"):
         one, two = (card.get(key, "that of the tier") for card in (before, after))
         if one != two:
@@ -72,16 +72,16 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Differe
     found: dict[str, Tested] = {}
     for name in shared:
         one, two = before["questions"][name], after["questions"][name]
-        paired = bool(one.get("paired") and two.get("paired")) and one["scores"].keys() <= two["scores"].keys()
+        same = one["scores"].keys() == two["scores"].keys()
+        paired = bool(same and one.get("paired") and two.get("paired"))
         sides = [each["paired"] if paired else each for each in (one, two)]
         deviation, freedom = max(each["deviation"] for each in sides), min(each["freedom"] for each in sides)
         if not freedom:
             raise UserError("cards of one seed do not compare: nothing says how far two of one mixer would lie apart.")
         if one["comparable"] and two["comparable"]:  # a rate at an edge or a diverged run says nothing
-            enough = one["scores"].keys() == two["scores"].keys() and len(one["scores"]) >= PAIRED
             found[name] = (
                 _paired(one["scores"], two["scores"])
-                if enough
+                if same and len(one["scores"]) >= PAIRED
                 else difference_of(two["scores"], one["scores"], deviation, freedom, paired=paired)
             )
     adjusted = holm({name: each.p for name, each in found.items()})

@@ -2,7 +2,8 @@
 
 Two mixers are told apart by a t test, Holm over the field. The standard deviation is pooled over all mixers of the
 question, since two or five seeds of one say little about it, and is never below the sampling error of a score; where
-the two that are compared vary more than that, as mixers do that learn with some of their seeds alone, their own counts.
+the two that are compared vary more than that, as mixers do that learn with some of their seeds alone, their own counts;
+where one of the two does, by Welch's test.
 Where a question has no goal, such as a language model's loss, a seed's own text is harder or easier for every mixer, by
 as much as the seeds of a mixer differ otherwise, or more: differences are paired by seed there. Mixers with a diverged
 run, a rate at the edge of its grid, or one that another outdid in fewer steps, are not compared.
@@ -50,7 +51,7 @@ class Difference:
     lower: bool = False
     """Whether a smaller score is better."""
     freedom: float = 1e9
-    """Of the deviation."""
+    """Of the deviation; that of documents needs no t test."""
 
     @property
     def standing(self) -> Standing:
@@ -279,13 +280,16 @@ def difference_of(
         both = _root(sum((mine[seed] - other[seed] - gap) ** 2 for seed in mine) / 2, len(mine) - 1)
     of_all: Deviation = deviation, freedom
     alone = [_root(its, len(each) - 1) for its, each in zip(squares, (mine, other), strict=True)]
-    sides = [own if not paired and _wider(*own, *of_all) else of_all for own in alone]
-    one = sides == [of_all, of_all]
-    if one and _wider(*both, *of_all):
-        sides = [both, both]
+    apart = [not paired and _wider(*own, *of_all) for own in alone]
+    shared = both if _wider(*both, *of_all) else of_all
+    if any(apart):
+        sides = [own if wider else of_all for own, wider in zip(alone, apart, strict=True)]
+    else:
+        sides = [shared, shared]
     parts = [side**2 / len(scores) for (side, _), scores in zip(sides, (mine, other), strict=True)]
-    welch = sum(parts) ** 2 / sum(part**2 / own for part, (_, own) in zip(parts, sides, strict=True))
-    degrees = sides[0][1] if one else welch
+    degrees: float = shared[1]
+    if any(apart):
+        degrees = sum(parts) ** 2 / sum(part**2 / own for part, (_, own) in zip(parts, sides, strict=True))
     error = math.sqrt(sum(parts))
     half = _quantile(degrees) * error
     interval = Interval(gap, gap - half, gap + half, min(len(mine), len(other)))

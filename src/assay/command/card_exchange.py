@@ -110,7 +110,7 @@ def verify(words: list[str]) -> int:
     parser = parser_of("card verify", verify.__doc__ or "")
     parser.add_argument("folder", type=Path, help="a folder that `assay card submit` wrote")
     args = parser.parse_args(words)
-    told = exchange.read_card(args.folder / exchange.CARD, "assay card submit FILE FOLDER` writes one")
+    told = exchange.read_card(args.folder / exchange.CARD, "assay card submit FILE FOLDER")
     exchange.check_version(told)
     mine, foreign = _mixers(args.folder / exchange.MIXER)
     check_promises(foreign)

@@ -92,10 +92,10 @@ def carries_the_state_it_declares(mixer: Mixer) -> None:
     lengths = list(_lengths(mixer))
     x, unused = _sequences(3, lengths[-1]), _module(mixer, lengths[-1])
     stepped, states = _walked(mixer, lengths[-1])
+    says = "state_size" if type(mixer).core_state is Mixer.core_state else "core_state"
     for length in (1, *lengths):
         before, real = states[length]
         declared = mixer.state_size(D_MODEL, length)
-        says = "state_size" if type(mixer).core_state is Mixer.core_state else "core_state"
         beside = declared - getattr(mixer, says)(D_MODEL, length)
         kept = f" beside the {beside} of its short convolution" if beside else ""
         assert real == declared, (
