@@ -59,8 +59,8 @@ class Mixer(Sized):
     """Whether it runs on every device, and many models at once. Other people's CUDA kernels do neither."""
 
     conv: int = 0
-    """Tokens that a causal depthwise convolution sees; 0: none. It stands in front, x + conv(x), or
-    where a mixer was published with one inside, there; those have it by default."""
+    """Tokens that a causal depthwise convolution sees; 0: none. It stands in front, x + conv(x), or where a
+    mixer was published with one inside, there; those have it by default."""
 
     def build(self, d_model: int, max_len: int) -> MixerModule:
         """Build the module for sequences of up to `max_len` tokens."""
