@@ -1,4 +1,4 @@
-"""The house rules, kept by the tree itself: sizes, layers (see also `make lint`), and what a command may import."""
+"""The house rules, kept by the tree itself: layers (see also `make lint`), and what a command may import."""
 
 import ast
 import subprocess
@@ -15,9 +15,6 @@ from assay.core.plugin import registries
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "assay"
 FILES = sorted(SOURCE.rglob("*.py"))
-AROUND = sorted(
-    path for folder in ("tests", "docs", "benchmarks", "notebooks") for path in (ROOT / folder).rglob("*.py")
-)
 
 
 INSIDE = (ast.stmt, ast.excepthandler, ast.match_case)
@@ -39,23 +36,8 @@ def forgotten() -> Iterator[None]:
     nodes.cache_clear()
 
 
-def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [node for node in nodes(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-
-
-def test_files_fit() -> None:
-    lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in [*FILES, *AROUND]}
-    assert len(lines) > 500 and {path: count for path, count in lines.items() if count > 400} == {}
-
-
-def test_functions_fit_and_files_lie_at_most_three_folders_deep() -> None:
-    assert [path for path in FILES if len(path.relative_to(SOURCE).parts) > 4] == []
-    lines = {
-        f"{path.relative_to(SOURCE)}:{f.lineno} {f.name}": f.end_lineno - f.lineno + 1  # type: ignore[operator]
-        for path in FILES
-        for f in functions(path)
-    }
-    assert len(lines) > 1000 and {name: count for name, count in lines.items() if count > 60} == {}
+def test_files_lie_at_most_three_folders_deep() -> None:
+    assert len(FILES) > 100 and [path for path in FILES if len(path.relative_to(SOURCE).parts) > 4] == []
 
 
 def test_init_files_are_empty_but_for_a_registry_or_lazy_public_names() -> None:
