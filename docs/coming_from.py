@@ -104,7 +104,7 @@ def tables() -> str:
         if spec.get("names"):
             lines += [
                 "",
-                f"From `{spec['module']}`:",
+                f"From `{spec['module']}`{originally(spec)}:",
                 "",
                 "| there, and here unless said | what differs |",
                 "|---|---|",
@@ -115,6 +115,11 @@ def tables() -> str:
             lines.append(f"| `{text}` | {said or 'nothing'} |")
         lines += [f"| `{name}` | not a name here: {said} |" for name, said in spec.get("absent", ())]
     return "\n".join([*lines, "", END])
+
+
+def originally(spec: Mapping[str, Any]) -> str:
+    """Where a script imports the names as the original has them."""
+    return f", or from `{spec['there']}` below the line `import assay.originals`" if "there" in spec else ""
 
 
 def page() -> str:

@@ -137,6 +137,8 @@ def _dispatch(words: list[str]) -> int:
         return VERBS[words[0]](words[1:])
     if own := [entry for entry in studies.entries() if entry.name.startswith(f"{words[0]}.")]:
         return _family(words[0], words[1:], own)
+    if words[0].endswith("measure.py"):  # as a spec runs it
+        raise UserError(f"{words[0]} is `assay expressivity` here, with the same flags.")
     known = [*VERBS, *(name.replace(".", " ") for name in studies.names())]
     raise UserError(f"no command '{words[0]}'.{nearest(words[0], known)} Known: {', '.join(known)}.")
 

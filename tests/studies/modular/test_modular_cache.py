@@ -22,7 +22,7 @@ HARMS: dict[str, Callable[[Path], object]] = {
 
 
 def stored(path: Path, value: float) -> float:
-    return float(cached(path, lambda: np.full(3, value), source={"a": 1}, about={})[0])
+    return float(cached(path, lambda: np.full(3, value), source={"a": 1}, about={}, shape=(3,))[0])
 
 
 @pytest.mark.timeout(60)

@@ -30,6 +30,7 @@ Lookups = Int[Tensor, " lookups"]
 Pairs = Int[Tensor, " pairs"]
 Table = Float[Tensor, "models inputs 2 unit"]
 Sides = Float[Tensor, "models rows 2 unit"]
+Units = Float[Tensor, "models rows unit"]
 PADDED_TO = 16
 TOGETHER = 64
 """Most models of a group on a CPU, so that memory does not grow with their number; larger groups are no faster."""
@@ -271,7 +272,7 @@ class _Group:
     def accuracy(self, rows: Int[Tensor, "models rows"]) -> Float[Tensor, " models"]:
         """Compute each model's share of right answers: those whose logit is above all others."""
         picks, (answers,) = self._lookups(rows[None].to(self.table.device))
-        logits, _ = self._forward(picks[0], self._pairs(rows.numel()))
+        logits, *_ = self._forward(picks[0], self._pairs(rows.numel()))
         given = logits.gather(2, answers)
         others = logits.scatter_(2, answers, -torch.inf).amax(dim=-1, keepdim=True)  # argmax takes ten times as long
         return (given > others).double().mean(dim=(1, 2))
@@ -282,9 +283,11 @@ class _Group:
         pairs = self._pairs(rows[0].numel())
         gradients = [torch.empty_like(part) for part in self.adamw.tensors]
         shares = self.table.new_empty(*answers.shape)
+        returned = self.table.new_empty(*rows.shape[1:], 2, self.width)
+        less = torch.full_like(shares[0], -1.0)
         for pick, answer, given, rate in zip(picks, answers, shares, rates, strict=True):
             self.adamw.options["lr"] = rate
-            self._gradient(pick, answer, pairs, given, *gradients)
+            self._gradient(pick, answer, pairs, less, given, returned, *gradients)
             self.adamw.step(gradients)
         # A probability that underflows to 0 is no divergence; NaN stays NaN. In which order the terms are added depends
         # on the number of models; sums of float32 in float64 are exact in any.
@@ -296,24 +299,26 @@ class _Group:
         picks: Lookups,
         answers: Int[Tensor, "models rows 1"],
         pairs: Pairs,
+        less: Float[Tensor, "models rows 1"],
         given: Float[Tensor, "models rows 1"],
+        returned: Sides,
         table: Table,
         readout: Float[Tensor, "models P unit"],
     ) -> None:
         """Write the gradient of each model's mean cross entropy into the last two, and the probability of the right
-        answer into `given`. It uses few operations: at these sizes a call costs as much as its arithmetic."""
-        logits, sides = self._forward(picks, pairs)
+        answer into `given`; `less` is -1 and `returned` is overwritten. It uses few operations: at these sizes a call
+        costs as much as its arithmetic."""
+        logits, hidden, left, right = self._forward(picks, pairs)
         shares = torch.softmax(logits, dim=-1)
         torch.gather(shares, 2, answers, out=given)
         # d loss / d logits = (softmax - one hot) / rows
-        error = shares.scatter_(2, answers, given - 1).div_(shares.shape[1])
-        left, right = sides.unbind(dim=2)
-        torch.bmm(error.mT, left * right, out=readout)
+        error = shares.scatter_add_(2, answers, less).div_(shares.shape[1])
+        torch.bmm(error.mT, hidden, out=readout)
         back = torch.bmm(error, self.readout)
         # The product rule: the gradient of one factor is weighted by the other.
-        returned = torch.empty_like(sides)
-        torch.mul(back, right, out=returned[:, :, 0])
-        torch.mul(back, left, out=returned[:, :, 1])
+        to_left, to_right = returned.unbind(dim=2)
+        torch.mul(back, right, out=to_left)
+        torch.mul(back, left, out=to_right)
         (_add_dense if table.is_cuda else _add_rows)(table, picks, returned)
 
     def _lookups(
@@ -330,19 +335,19 @@ class _Group:
         """List where each pair begins among the lookups."""
         return torch.arange(0, 2 * count, 2, device=self.table.device)
 
-    def _forward(self, picks: Lookups, pairs: Pairs) -> tuple[Float[Tensor, "models rows P"], Sides]:
-        """Compute the logits, and the two factors of every hidden unit."""
+    def _forward(self, picks: Lookups, pairs: Pairs) -> tuple[Float[Tensor, "models rows P"], Units, Units, Units]:
+        """Compute the logits, every hidden unit and its two factors."""
         # Called by torch.nn.functional.embedding_bag(mode="sum"), which spends a third of its time computing `pairs`.
-        summed = torch.embedding_bag(self.table.flatten(0, 1).flatten(1), picks, pairs, False, 0)[0]
-        sides = summed.view(len(self.table), -1, 2, self.width)
-        left, right = sides.unbind(dim=2)
-        return torch.bmm(left * right, self.readout.mT), sides
+        summed = torch.embedding_bag(self.table.view(-1, 2 * self.width), picks, pairs, False, 0)[0]
+        left, right = summed.view(len(self.table), -1, 2, self.width).unbind(dim=2)
+        hidden = left * right
+        return torch.bmm(hidden, self.readout.mT), hidden, left, right
 
 
 def _add_rows(table: Table, picks: Lookups, returned: Sides) -> None:
     """Add the gradient of each pair to its two rows of a table that is zeroed first."""
-    into, given = table.zero_().flatten(0, 1).flatten(1), returned.flatten(0, 1).flatten(1)
-    for picked in picks.view(-1, 2).unbind(dim=1):
+    into, given = (each.view(-1, 2 * each.shape[-1]) for each in (table.zero_(), returned))
+    for picked in picks.view(-1, 2).T.contiguous():
         into.index_add_(0, picked, given)
 
 

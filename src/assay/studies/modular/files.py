@@ -69,11 +69,11 @@ class SweepResults:
 
     @property
     def sha256(self) -> str:
-        """The hash of every weight and of the model and name it belongs to."""
+        """The hash of every weight and of the model and name it belongs to, in any order of the models."""
         found = hashlib.sha256()
-        for key, state in self.models.items():
+        for key in sorted(self.models, key=_order):
             for name in NAMES:
-                weight = state[name].detach().cpu().contiguous()
+                weight = self.models[key][name].detach().cpu().contiguous()
                 found.update(f"{key} {name} {tuple(weight.shape)} {weight.dtype}".encode())
                 found.update(weight.view(torch.uint8).numpy().data)  # numpy has no bfloat16
         return found.hexdigest()
@@ -229,7 +229,9 @@ def _unpickled(path: Path, data: bytes) -> SweepResults:
 
 
 def _checked(results: SweepResults, path: Path) -> SweepResults:
-    """Raise unless all weights have the shapes that P and the widths ask for; the error names the model."""
+    """Return the models by width and seed: row i of a matrix is width i + 1 where all widths are there, however the
+    file is ordered. Raise unless all weights have the shapes that P and the widths ask for; the error names the model.
+    """
     if not results.models:
         raise UserError(f"{path} is a sweep without models.")
     if not _is_width(results.P) or results.P < 2:
@@ -250,7 +252,7 @@ def _checked(results: SweepResults, path: Path) -> SweepResults:
             raise UserError(f"{path}: the model of width {key} has the weights {listed}, where {wanted} belong.")
         if odd := {str(weight.dtype) for weight in weights.values()} - FLOATS:
             raise UserError(f"{path}: the weights of width {key} are {min(odd)}, where floating-point numbers belong.")
-    return results
+    return results.only(sorted(results.models, key=_order))
 
 
 def _number(value: Any) -> float:
@@ -264,6 +266,10 @@ def _number(value: Any) -> float:
 
 def width_of(key: Key) -> int:
     return key[0] if isinstance(key, tuple) else key
+
+
+def _order(key: Key) -> tuple[int, int]:
+    return key if isinstance(key, tuple) else (key, 0)
 
 
 def _is_width(key: Any) -> bool:

@@ -1,16 +1,19 @@
 """The spec's three matrices over the models of a saved sweep, each cached beside the sweep.
 
 A matrix is `X.npy`, and beside it `X.npy.json` says what the rows are. This sidecar holds the hash of the weights and
-options that the array was computed from, and the sha256 of the array's own file. Where either does not match, or a file
-is damaged or missing, the array is computed again. Both files are written by rename, the sidecar last. The sidecar is
-not `X.json`, which may be a sweep's manifest.
+options that the array was computed from, and the sha256 of the array's own file. Where the first does not match, or a
+file is damaged or missing, the array is computed again. An array without a sidecar is somebody else's, perhaps the
+original project's: it is loaded where its shape fits. It is never written over, nor is a whole array whose sha256 the
+sidecar does not have. The sidecar is not `X.json`, which may be a sweep's manifest.
 """
 
 import hashlib
 import io
 import json
+import os
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, get_args
@@ -19,9 +22,8 @@ import numpy as np
 import torch
 
 from assay.core.errors import UserError
-from assay.core.files import DAMAGE, TEXT, read_file
+from assay.core.files import DAMAGE, TEXT, read_file, write_files
 from assay.core.run import canonical
-from assay.core.store import write_file
 from assay.studies.modular.files import NAMES, Key, State, load
 from assay.studies.modular.metrics.frequency_law import Kind, law_divergences
 from assay.studies.modular.metrics.tensor_similarity import (
@@ -98,6 +100,7 @@ def _matrix(
         lambda: compute(weights_of(sweep.models, sweep.P, device), **options),
         source={"name": name, "weights": sweep.sha256, "options": options},
         about={"sweep": str(sweep_path), "rows": sweep.labels},
+        shape=(len(sweep.models),) * 2,
         force=force,
     )
 
@@ -108,36 +111,42 @@ def cached(
     *,
     source: Mapping[str, Any],
     about: Mapping[str, Any],
+    shape: tuple[int, ...],
     force: bool = False,
 ) -> np.ndarray:
-    """Load the array at `path` if its hash matches; else compute it, and write it there if possible. `about` is for
-    readers of the sidecar."""
+    """Load the array at `path` if its hash matches, or if somebody else wrote one of this shape; else compute it, and
+    write it there if possible. `about` is for readers of the sidecar."""
     key = hashlib.sha256(canonical({"version": VERSION, **source}).encode()).hexdigest()
-    if not force and (found := _stored(path, key)) is not None:
-        return found
+    beside = Path(f"{path}.json")
+    sidecar, stored, sha256 = _read(path, beside)
+    if not force and stored is not None and (sidecar.get("hash"), sidecar.get("sha256")) == (key, sha256):
+        return stored
+    alone = os.path.lexists(path) and not os.path.lexists(beside)
+    if not force and alone and stored is not None and stored.shape == shape and stored.dtype.kind == "f":
+        said = "is loaded as it is: assay did not write it and cannot tell whether it is of these models"
+        warnings.warn(f"{path} {said}. Remove it to have the matrix computed", stacklevel=4)
+        return stored.astype(np.float64)
     array = compute()
+    if alone or (stored is not None and sidecar.get("sha256", sha256) != sha256):
+        warnings.warn(f"{path} was not written by assay and stays: the matrix is computed, not kept", stacklevel=4)
+        return array
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     own = hashlib.sha256(buffer.getvalue()).hexdigest()
-    sidecar = {"hash": key, "sha256": own, "source": dict(source), **about}
+    written = json.dumps({"hash": key, "sha256": own, "source": dict(source), **about}, indent=1) + "\n"
     try:
-        write_file(path, buffer.getvalue())
-        write_file(Path(f"{path}.json"), (json.dumps(sidecar, indent=1) + "\n").encode())
+        write_files({beside: written.encode(), path: buffer.getvalue()})
     except OSError as error:  # the result is returned even where it cannot be cached
-        warnings.warn(f"cannot keep {path}: {error.strerror}. The matrix is computed again next time", stacklevel=2)
+        warnings.warn(f"cannot keep {path}: {error.strerror}. The matrix is computed again next time", stacklevel=4)
     return array
 
 
-def _stored(path: Path, key: str) -> np.ndarray | None:
-    """Load the cached array, or None if it is damaged or its hash differs."""
-    try:
-        sidecar = json.loads(read_file(Path(f"{path}.json"), limit=64 * TEXT))
-        if sidecar["hash"] != key:
-            return None
+def _read(path: Path, beside: Path) -> tuple[dict[str, Any], np.ndarray | None, str]:
+    """Load the sidecar, the array and the hash of its file: empty and None where they are missing or damaged."""
+    sidecar, array, sha256 = dict[str, Any](), None, ""
+    with suppress(*DAMAGE):
+        sidecar = dict(json.loads(read_file(beside, limit=64 * TEXT)))
+    with suppress(*DAMAGE, SyntaxError, TokenError):
         data = read_file(path, limit=LARGEST)
-        if sidecar["sha256"] != hashlib.sha256(data).hexdigest():
-            return None
-        found: np.ndarray = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-        return found
-    except (*DAMAGE, SyntaxError, TokenError):
-        return None
+        array, sha256 = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False), hashlib.sha256(data).hexdigest()
+    return sidecar, array, sha256

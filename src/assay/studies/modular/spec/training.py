@@ -24,9 +24,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from assay.core.drive import Event
 from assay.core.errors import UserError
+from assay.core.plan import labels
+from assay.core.run import Record
 from assay.core.study import Context
 from assay.nn.random import stream
+from assay.report.progress import shown
 from assay.studies.modular.bilinear import Model, addition_table, model_of, one_hot
 from assay.studies.modular.bilinear_bank import Recipe
 from assay.studies.modular.files import Key, State, SweepResults, collect, load
@@ -49,26 +53,29 @@ def run_sweep(
     *,
     seeds: Sequence[int] = (0,),
     device: str | torch.device = "cpu",
+    show_progress: bool = True,
     **recipe: Any,
 ) -> SweepResults:
     """Train a model of each width and seed, all as one program; 1 .. P by default. `recipe` are options of `assay
     modular sweep`: epochs, batch, lr, weight_decay, train_share, test_share, settle, anneal; left out, they are the
-    spec's. The models are those of that command, with its preset `spec`."""
+    spec's. The models are those of that command, with its preset `spec`. Progress goes to standard error."""
     widths = tuple(range(1, P + 1) if dimensions is None else dimensions)
     given = Recipe().recipe() | recipe
     study = Sweep(P=P, dimensions=tuple(dict.fromkeys(widths)), seeds=tuple(dict.fromkeys(seeds)), **given)
     numerics = numerics_for(str(device))
     runs = [replace(run, numerics=numerics) for run in study.plan()]
     found = []
-    with torch.cuda.device(device) if ":" in str(device) else nullcontext():  # numerics know the kind, not which one
-        outcomes = list(study.execute(runs, Context(numerics)))
-    for outcome in outcomes:
-        width = outcome.run.options["d_hidden"]
-        if outcome.diverged:
-            warnings.warn(f"the model of width {width}, seed {outcome.run.seed} diverged: left out", stacklevel=2)
-            continue
-        weights = safetensors.torch.load(outcome.artifacts[WEIGHTS])
-        found.append((width, outcome.run.seed, outcome.metrics["val_acc"], weights))
+    on = torch.cuda.device(device) if ":" in str(device) else nullcontext()  # numerics know the kind, not which one
+    with on, shown(labels(runs), runs, quiet=not show_progress) as show:
+        context = Context(numerics, lambda told: show(Event("progress", told.run, progress=told)))
+        for outcome in study.execute(runs, context):
+            run, width = outcome.run, outcome.run.options["d_hidden"]
+            show(Event("stored", run, Record(run, "diverged" if outcome.diverged else "done", outcome.metrics)))
+            if outcome.diverged:
+                warnings.warn(f"the model of width {width}, seed {run.seed} diverged: left out", stacklevel=2)
+            else:
+                weights = safetensors.torch.load(outcome.artifacts[WEIGHTS])
+                found.append((width, run.seed, outcome.metrics["val_acc"], weights))
     return collect(P, found, study.recipe())
 
 
