@@ -9,7 +9,7 @@ export OMP_NUM_THREADS := 1
 # Bytecode is kept, whatever the shell says: without it every process of the tests compiles the tree again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-full lint bench peers drill docs site picture notebooks setup clean
+.PHONY: demo test test-full lint house bench peers drill docs site picture notebooks setup clean
 
 demo: $(VENV)/.assay
 	@$(BIN)/assay demo
@@ -22,13 +22,17 @@ test-full: lint
 	$(BIN)/pytest -n 2 --dist worksteal -m "slow or not slow"
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks drills docs notebooks
-	$(BIN)/ruff format --check src tests benchmarks drills docs notebooks
+	$(BIN)/ruff check src tests benchmarks drills docs notebooks tools
+	$(BIN)/ruff format --check src tests benchmarks drills docs notebooks tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # What benchmarks share, scripts that make a store or a text for one of them, and one that needs SAELens (`make peers`).
 BENCH_HELPERS := %/measuring.py %/device_time.py %/worker.py %/stored.py %/debian_text.py %/saelens.py
+# What a reader must open to follow each command, beside what others have; `tools/house.py --compute` trains a card too.
+house: $(VENV)/.assay
+	$(BIN)/python tools/house.py
+
 bench: $(VENV)/.assay
 	missed=0; for script in $(filter-out $(BENCH_HELPERS),$(sort $(wildcard benchmarks/*.py))); do \
 	  $(BIN)/python $$script || missed=1; done; exit $$missed

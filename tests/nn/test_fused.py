@@ -12,6 +12,7 @@ from assay.mixers import mixers
 from assay.nn import fused, scan
 from assay.nn.attention import HeadProjections
 from assay.nn.norm import Norm
+from assay.state_mixers import state_mixers
 from triton_device import DEVICE, draw, needs_triton, worst
 
 pytestmark = needs_triton
@@ -246,3 +247,19 @@ def test_each_part_is_used_and_can_be_switched_off(part: str, kernels: None, mon
     monkeypatch.setattr(fused, "FUSED", fused.FUSED - {part})
     torch.testing.assert_close(layer(x), wanted, rtol=1e-3, atol=1e-4)
     assert not called.call_count
+
+
+@pytest.mark.parametrize(("name", "inner"), [("swiglu", 24), ("glu", 1100), ("bilinear", 7)])
+def test_gated_linear_units(name: str, inner: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    module = state_mixers.parse(f"{name}:inner={inner}").build(12).to(DEVICE)
+    found, wanted = both_ways(module, lambda x: [module(x)], [draw(2, 5, 12)], monkeypatch)
+    assert worst(found, wanted) < EXACT
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_attention_turns_its_heads_by_the_kernel(heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    module = HeadProjections(24, heads=heads, kv_heads=heads, key_dim=8, value_dim=8).to(DEVICE)
+    found, wanted = both_ways(module, lambda x: list(module.split_turned(x)), [draw(2, 70, 24)], monkeypatch)
+    assert worst(found, wanted) < EXACT

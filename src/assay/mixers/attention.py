@@ -44,9 +44,7 @@ class CachedAttention(MixerModule):
         self.heads, self.rotary = heads, rotary
 
     def forward(self, x: Tokens) -> Tokens:
-        q, k, v = self.heads.split(x)
-        if self.rotary:
-            q, k = rotate(q), rotate(k)
+        q, k, v = self.heads.split_turned(x) if self.rotary else self.heads.split(x)
         return self.heads.merge(causal_attention(q, k, v))
 
     def init_state(self, batch: int) -> Cache:

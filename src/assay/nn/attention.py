@@ -68,17 +68,27 @@ class HeadProjections(nn.Module):
         """Return queries, keys and values, and what small layers without a bias make of the same tokens."""
         if not (fused("heads") and (self.finish != "none" or self.swish)):
             return self._in_heads(self.convolution(self.qkv(x))), [layer(x) for layer in beside]
+        own: dict[str, Any] = {"finish": self.finish, "scale": 1.0 if self.finish == "none" else self.key_dim**-0.5}
         if not (beside and fused("projection")):
-            q, k, v, _ = self._in_heads_fused(self.qkv(x))
+            q, k, v, _ = self._in_heads_fused(self.qkv(x), **own)
             return (q, k, v), [layer(x) for layer in beside]
         projected, missing = joint(x, self.qkv.weight, *(layer.weight for layer in beside))
-        q, k, v, rest = self._in_heads_fused(projected, filling=missing)
+        q, k, v, rest = self._in_heads_fused(projected, **own, filling=missing)
         return (q, k, v), rest.split([layer.out_features for layer in beside], dim=-1)
 
-    def _in_heads_fused(self, projected: Float[Tensor, "batch time channels"], *, filling: int = 0) -> list[Tensor]:
+    def split_turned(self, x: Tokens) -> InHeads:
+        """Return the heads for softmax attention, which scales by itself, with queries and keys turned by position."""
+        if fused("heads"):
+            q, k, v, _ = self._in_heads_fused(self.qkv(x), finish="rotary", scale=1.0)
+            return q, k, v
+        q, k, v = self.split(x)
+        return rotate(q), rotate(k), v
+
+    def _in_heads_fused(
+        self, projected: Float[Tensor, "batch time channels"], *, finish: Finish, scale: float, filling: int = 0
+    ) -> list[Tensor]:
         """Return queries, keys and values by one kernel each, and the channels after theirs but those that fill up."""
-        kinds = {"unit": self.finish == "unit", "rotary": self.finish == "rotary"}
-        scale = 1.0 if self.finish == "none" else self.key_dim**-0.5
+        kinds = {"unit": finish == "unit", "rotary": finish == "rotary"}
         queries, keys, _ = self.sizes
         parts = (
             Part(0, self.heads, self.key_dim, **kinds, scale=scale, steps=self.steps, last=self.steps > 1),
@@ -86,7 +96,7 @@ class HeadProjections(nn.Module):
             Part(queries + keys, self.kv_heads, self.value_dim, steps=self.steps),
         )
         angles = None
-        if self.finish == "rotary":
+        if finish == "rotary":
             angles = rotary_kernels.angles(projected.shape[1], self.key_dim, projected.device)
         weight, bias = self.convolution.weight, self.convolution.bias
         return head_kernels.heads(projected, weight, bias, angles, Plan(parts, self.swish, filling))

@@ -10,6 +10,7 @@
     sum         linear attention, up to 128 features                                nn/outer.py
     features    queries and keys of linear attention, as products of projections    nn/feature_kernels.py
     gates       decays and strengths of writing                                     nn/gate_kernels.py
+    units       the gate of a gated linear unit                                     nn/gated_unit_kernels.py
     projection  q, k, v and the layer's small projections as one product            nn/joint.py
 
 A part that is not in FUSED runs as written in torch.
@@ -24,6 +25,7 @@ based_kernels: Any = Later("assay.nn.based_kernels")  # Triton, which is on CUDA
 feature_kernels: Any = Later("assay.nn.feature_kernels")
 gate_kernels: Any = Later("assay.nn.gate_kernels")
 gated_norm_kernels: Any = Later("assay.nn.gated_norm_kernels")
+gated_unit_kernels: Any = Later("assay.nn.gated_unit_kernels")
 head_kernels: Any = Later("assay.nn.head_kernels")
 mamba2_kernels: Any = Later("assay.nn.mamba2_kernels")
 mlstm_kernels: Any = Later("assay.nn.mlstm_kernels")
@@ -43,6 +45,7 @@ FUSED = {
     "projection",
     "rwkv7",
     "sum",
+    "units",
     "window",
 }
 LARGEST = 128

@@ -8,11 +8,10 @@ Differs from the paper: hidden channels are rounded up to a multiple of 16, as f
 """
 
 from dataclasses import dataclass
-
-from torch import nn
+from typing import ClassVar
 
 from assay.state_mixers import state_mixers
-from assay.state_mixers.base import GatedStateMixer
+from assay.state_mixers.base import Act, GatedStateMixer
 
 
 @state_mixers.register("bilinear")
@@ -20,5 +19,4 @@ from assay.state_mixers.base import GatedStateMixer
 class Bilinear(GatedStateMixer):
     """The product of two linear layers."""
 
-    def gate(self) -> nn.Module:
-        return nn.Identity()
+    act: ClassVar[Act] = "none"

@@ -9,11 +9,10 @@ convolution over several tokens, with biases and no W_3. Hidden channels are rou
 """
 
 from dataclasses import dataclass
-
-from torch import nn
+from typing import ClassVar
 
 from assay.state_mixers import state_mixers
-from assay.state_mixers.base import GatedStateMixer
+from assay.state_mixers.base import Act, GatedStateMixer
 
 
 @state_mixers.register("glu")
@@ -21,5 +20,4 @@ from assay.state_mixers.base import GatedStateMixer
 class GLU(GatedStateMixer):
     """A linear layer gated by a sigmoid."""
 
-    def gate(self) -> nn.Module:
-        return nn.Sigmoid()
+    act: ClassVar[Act] = "sigmoid"
