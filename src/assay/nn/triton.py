@@ -87,6 +87,8 @@ class _Chunks:
         self.keys = keys_of(dk, KEYS) if self.channel else key
         # A program of one chunk has loops too short to fetch ahead in, which would take the room of other programs.
         self.alone: dict[str, Any] = {**self.shapes, "CHANNEL": self.channel, "DOT": dot, "num_stages": 1}
+        if dot == "tf32x3":
+            self.alone["maxnreg"] = MOST_REGISTERS
         # Chunks whose rows meet at one point, and those whose blocks are merged, which hold five tiles meanwhile.
         self.launches: list[dict[str, Any]] = [{"LEVELS": 0, "num_warps": NEAR_WARPS, **self.alone}]
         if self.channel:
