@@ -19,6 +19,7 @@ KINDS = ["decay per head", "decay per channel", "delta", "delta, decay per head"
 SIZES = [
     *((2, 2, 16, 16, 16), (2, 2, 100, 24, 40), (3, 4, 256, 64, 64), (1, 2, 500, 128, 128)),
     *((64, 2, 100, 16, 64), (64, 2, 100, 32, 32), (64, 2, 128, 32, 64), (64, 2, 100, 64, 32), (64, 2, 128, 128, 64)),
+    *((1, 1, 70, 96, 40), (1, 1, 70, 128, 80)),
 ]
 """Sequences, heads, tokens, channels of a key and of a value: tiles of every width, few sequences and many."""
 EXACT, TF32, BF16 = 2e-5, 5e-3, 1e-2
@@ -311,7 +312,7 @@ def normed_answers(run: Callable[..., tuple[Tensor, Tensor]], tensors: list[Tens
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("size", [(2, 2, 130, 24, 40), (1, 1, 70, 72, 80)])
+@pytest.mark.parametrize("size", [(2, 2, 130, 24, 40), (1, 1, 70, 72, 80), (1, 1, 70, 256, 80)])
 def test_a_normaliser_is_what_a_value_of_ones_gives(size: tuple[int, ...], dtype: torch.dtype) -> None:
     """As the mLSTM has it: over several chunks and blocks of channels, with strengths of writing."""
     from assay.nn.outer import normed_scan
@@ -357,9 +358,20 @@ def test_more_heads_than_other_axes_of_a_grid_may_have() -> None:
     assert torch.equal(found[-2:], last)
 
 
+@pytest.mark.parametrize("channels", [192, 200, 256])
+def test_with_a_decay_per_head_keys_may_be_wider_than_a_program_holds(channels: int) -> None:
+    from assay.nn import triton
+
+    tensors = drawn("decay per head", (1, 1, 70, channels, 24))
+    wanted = answers("decay per head", [x.double() for x in tensors], scan, "loop")
+    assert worst(answers("decay per head", tensors, triton, "scan"), wanted) < EXACT
+
+
 def test_keys_that_a_program_cannot_hold_are_an_error() -> None:
     from assay.nn import triton
 
-    *inputs, _ = drawn("decay per head", (1, 1, 40, 192, 16))
-    with pytest.raises(UserError, match="at most 128 channels, and these have 192: choose more heads"):
-        triton.outer_scan(*inputs)
+    for kind, wide, most in (("decay per channel", 192, 128), ("delta, decay per head", 192, 128),
+                             ("decay per head", 320, 256)):  # fmt: skip
+        *inputs, _ = drawn(kind, (1, 1, 40, wide, 16))
+        with pytest.raises(UserError, match=f"at most {most} channels, and these have {wide}: choose more heads"):
+            getattr(triton, f"{rule(kind)}_scan")(*inputs)

@@ -1,8 +1,8 @@
 """Triton kernels compute the delta rule backward: the gradients of what chunk_forward.py computes.
 
 Only `carry_back` goes from chunk to chunk, last to first. `dk` is the number of key channels, as elsewhere; gradients
-of keys are named for what a key does: `d_erasing` where it reads the state before it is written, `d_right` where it is
-written under.
+of keys are named for what a key does: `d_erasing` where it reads the state before it is written, `right` where it is
+written under, `left` where it meets those.
 """
 
 import triton
@@ -81,6 +81,8 @@ def carry_back(q, k, g, erased, d_o, du, d_states, given, first, time, chunks, d
         since = tile(q, at, time, dk, CHUNK, DK) * tl.exp(own)
         before = dot(tl.trans(once(since, dk)), stored(d_o, at, time, dv, v0, CHUNK, BV), DOT)
         keys = tile(k, at, time, dk, CHUNK, DK) * tl.exp(end - own)
+        if CHANNEL:
+            keys = once(keys, dk)
         written = columns(du, at, time, dv, v0, CHUNK, BV) + dot(keys, gradient, DOT)
         put_columns(du, written, at, time, dv, v0, CHUNK, BV)
         before -= dot(tl.trans(once(stored(erased, at, time, dk, 0, CHUNK, DK), dk)), written, DOT)
@@ -89,48 +91,8 @@ def carry_back(q, k, g, erased, d_o, du, d_states, given, first, time, chunks, d
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def gradients_of_keys(q, k, u, g, states, d_states, d_o, dq, along, d_right, time, chunks, dk, dv: tl.constexpr,
-                      CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
-                      CHANNEL: tl.constexpr, ALONG: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Compute dq, and dk as far as k is what u is written under. ALONG: also q dq, summed over channels."""
-    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at = chunk * CHUNK
-    g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    if CHANNEL:  # noqa: SIM102 - the inner one is compiled only then
-        if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
-            return
-    keys_at = head * time * dk
-    u += head * time * dv
-    d_o += head * time * dv
-    states += (head * (chunks + 1) + chunk) * dk * dv
-    d_states += (head * chunks + chunk) * dk * dv
-    weights = weights_of(d_o, u, at, time, dv, CHUNK, BV, False, DOT)
-    keys, queries = tile(k + keys_at, at, time, dk, CHUNK, DK), tile(q + keys_at, at, time, dk, CHUNK, DK)
-    read = against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    if LEVELS == 0:
-        weights, alone = decayed(weights, g, at, dk, CHUNK, DK, CHANNEL)
-        gradient = left_of(weights, alone, keys, read, g, at, dk, CHUNK, DK, CHANNEL, DOT)
-        put(dq + keys_at, gradient, at, time, dk, CHUNK, DK)
-        if ALONG:
-            rows = at + tl.arange(0, CHUNK)
-            tl.store(along + head * time + rows, tl.sum(queries * gradient, axis=1), mask=rows < time)
-        kept = against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-        gradient, _ = right_of(weights, alone, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
-    else:
-        own = sums(g, at, dk, CHUNK, DK, CHANNEL)
-        gradient = merged_gradients(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
-        gradient += tl.exp(own) * read
-        put(dq + keys_at, gradient, at, time, dk, CHUNK, DK)
-        across = weights_across(d_o, u, at, time, dv, CHUNK, BV, False, DOT)
-        gradient = merged_gradients(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
-        until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL) - own)
-        gradient += until * against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    put(d_right + keys_at, gradient, at, time, dk, CHUNK, DK)
-
-
-@triton.jit(do_not_specialize=LENGTHS)
-def gradients_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, time, chunks, dk,
-                          dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+def gradients_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasing, d_a, d_strength, time, chunks,
+                          dk, dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
                           CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """Compute what comes through u = fresh - erased S and T: dv, the gradients of b k e^G (d_erasing) and of A / b, and
     their part of db."""
@@ -156,60 +118,78 @@ def gradients_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_er
         put_columns(d_v + values_at, b[:, None] * d_values, at, time, dv, v0, CHUNK, BV)
     gradient = tl.where(below(CHUNK, True), gradient, 0.0)
     put(d_a + matrix, gradient, 0, CHUNK, CHUNK, CHUNK, CHUNK)
-    tl.store(d_beta + head * time + rows, strength, mask=rows < time)
+    tl.store(d_strength + head * time + rows, strength, mask=rows < time)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def gradients_of_overlaps(q, k, beta, g, d_a, dq, d_erasing, d_right, states, d_states, d_beta, d_log, d_q, d_k, time,
-                          chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
-                          BV: tl.constexpr, CHANNEL: tl.constexpr, DECAYS: tl.constexpr,
-                          DOT: tl.constexpr):  # fmt: skip
-    """Add what comes through A_ij = b_i (k_i E_ij) . k_j to the gradients of both keys, whose sum is that of k, and of
-    b. DECAYS: the gradient of log a is made of all these. G stands beside q and k alone, as q e^G and k e^-G, so its
-    gradient is q dq + k d_erasing - k d_right, and that of the chunk's end what the state after it receives; a log
-    decay gets the sum of those from its own token on. `dq` is q dq summed over channels, or with a decay of each dq
-    itself, which is then written to d_q in the dtype of q."""
-    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+def gradients_of_keys(q, k, beta, u, g, states, d_states, d_o, d_a, d_erasing, d_strength, d_q, d_k, d_beta, d_log,
+                      time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+                      BV: tl.constexpr, CHANNEL: tl.constexpr, DECAYS: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Compute dq and dk for DK channels of a key, all of them with a decay per head, and their share of db: each block
+    of channels has its own. What k is written under and what it erases go through A_ij = b_i (k_i E_ij) . k_j too.
+    DECAYS: the gradient of log a is made of all these. G stands beside q and k alone, as q e^G and k e^-G, so its
+    gradient is q dq + k left - k right, and that of the chunk's end what the state after it receives; a log decay gets
+    the sum of those from its own token on."""
+    head, chunk, first = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * DK
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
-    g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    g += head * chunks * CHUNK * (dk if CHANNEL else 1) + (first if CHANNEL else 0)
     if CHANNEL:  # noqa: SIM102 - the inner one is compiled only then
         if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
             return
-    k += head * time * dk
-    strengths, keys_at = d_beta + head * time + rows, head * time * dk
-    b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
+    keys_at, values_at = head * time * dk + first, head * time * dv
+    states += ((head * (chunks + 1) + chunk) * dk + first) * dv
+    d_states += ((head * chunks + chunk) * dk + first) * dv
     d_a += (head * chunks + chunk) * CHUNK * CHUNK
-    gradient = tile(d_a, 0, CHUNK, CHUNK, CHUNK, CHUNK)
-    keys = tile(k, at, time, dk, CHUNK, DK)
-    strong = once(b * keys, dk)
+    parts = (tl.program_id(2) * tl.num_programs(0) + head) * time + rows
+    b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
+    weights = weights_of(d_o + values_at, u + values_at, at, time, dv, CHUNK, BV, False, DOT)
+    # What is needed again later is loaded again, from a cache: all at once would need more registers than there are.
     if LEVELS == 0:
+        weights, alone = decayed(weights, g, at, dk, CHUNK, DK, CHANNEL)
+        read = against_state(d_o + values_at, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+        keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
+        of_queries = left_of(weights, alone, keys, read, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+        put(d_q + keys_at, of_queries, at, time, dk, CHUNK, DK)
+        queries = tile(q + keys_at, at, time, dk, CHUNK, DK)
+        gradient = queries * of_queries
         if not CHANNEL:
-            gradient, _ = decayed(gradient, g, at, dk, CHUNK, DK, False)
-        gradient = once(gradient, dk)
-        left = left_of(gradient, 0.0, keys, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
-        right, _ = right_of(gradient, 0.0, strong, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+            gradient = tl.sum(gradient, axis=1)
+        kept = against_state(u + values_at, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+        right, _ = right_of(weights, alone, queries, kept, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+        through = tile(d_a, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+        if not CHANNEL:
+            through, _ = decayed(through, g, at, dk, CHUNK, DK, False)
+        through, keys = once(through, dk), tile(k + keys_at, at, time, dk, CHUNK, DK)
+        more, _ = right_of(through, 0.0, once(b * keys, dk), 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
+        left = left_of(through, 0.0, keys, 0.0, g, at, dk, CHUNK, DK, CHANNEL, DOT)
     else:
-        own, across = sums(g, at, dk, CHUNK, DK, True), square_across(d_a, CHUNK)
-        left = merged_gradients(gradient, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
-        right = merged_gradients(across, strong, own, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
-    strength = tl.sum(left * keys, axis=1) + tl.load(strengths, mask=rows < time, other=0.0)
-    tl.store(strengths, strength, mask=rows < time)
+        own, keys = sums(g, at, dk, CHUNK, DK, True), tile(k + keys_at, at, time, dk, CHUNK, DK)
+        of_queries = merged_gradients(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, False, DOT)
+        of_queries += tl.exp(own) * against_state(d_o + values_at, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+        put(d_q + keys_at, of_queries, at, time, dk, CHUNK, DK)
+        queries = tile(q + keys_at, at, time, dk, CHUNK, DK)
+        gradient = queries * of_queries
+        right = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own)
+        right *= against_state(u + values_at, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+        weights = weights_across(d_o + values_at, u + values_at, at, time, dv, CHUNK, BV, False, DOT)
+        right += merged_gradients(weights, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, False, DOT)
+        weights, keys = square_across(d_a, CHUNK), b * tile(k + keys_at, at, time, dk, CHUNK, DK)
+        more = merged_gradients(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, False, True, DOT)
+        weights, keys = tile(d_a, 0, CHUNK, CHUNK, CHUNK, CHUNK), tile(k + keys_at, at, time, dk, CHUNK, DK)
+        left = merged_gradients(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, True, True, DOT)
+    right += more
+    strength = tl.sum(left * keys, axis=1)
+    strength += tl.load(d_strength + head * time + rows, mask=(rows < time) & (tl.program_id(2) == 0), other=0.0)
+    tl.store(d_beta + parts, strength, mask=rows < time)
     left = b * left + tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)
-    right += tile(d_right + keys_at, at, time, dk, CHUNK, DK)
     put(d_k + keys_at, left + right, at, time, dk, CHUNK, DK)
     if DECAYS:
-        gradient = tile(k, at, time, dk, CHUNK, DK) * (left - right)
-        states += (head * (chunks + 1) + chunk + 1) * dk * dv
-        d_states += (head * chunks + chunk) * dk * dv
-        end = over_states(states, d_states, dk, dv, DK, BV)
+        own = keys * (left - right)
+        end = over_states(states + dk * dv, d_states, dk, dv, DK, BV)
         if CHANNEL:
-            d_queries = tile(dq + keys_at, at, time, dk, CHUNK, DK)
-            put(d_q + keys_at, d_queries, at, time, dk, CHUNK, DK)
-            gradient += tile(q + keys_at, at, time, dk, CHUNK, DK) * d_queries
-            found = tl.cumsum(gradient, axis=0, reverse=True) + end[None, :]
+            found = tl.cumsum(gradient + own, axis=0, reverse=True) + end[None, :]
             put(d_log + keys_at, unless_gone(found, g, at, dk, CHUNK, DK, True), at, time, dk, CHUNK, DK)
         else:
-            along = tl.load(dq + head * time + rows, mask=rows < time, other=0.0)
-            found = tl.cumsum(along + tl.sum(gradient, axis=1), axis=0, reverse=True) + tl.sum(end)
+            found = tl.cumsum(gradient + tl.sum(own, axis=1), axis=0, reverse=True) + tl.sum(end)
             found = unless_gone(found, g, at, dk, CHUNK, DK, False)
             tl.store(d_log + head * time + rows, found, mask=rows < time)

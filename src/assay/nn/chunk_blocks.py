@@ -36,9 +36,15 @@ WHOLE_BITS = tl.constexpr(0x4B400000)
 @triton.jit
 def dot(x, y, DOT: tl.constexpr):
     """Return x y in float32. DOT is how Triton multiplies float32, or "bf16": both are rounded to that first;
-    "rounded" is the same for the interpreter, which multiplies no bf16."""
+    "rounded" is the same for the interpreter, which multiplies no bf16. "fine" is TF32, which two operands in bf16 need
+    not become: it holds all their digits."""
     if DOT == "bf16":
         return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
+    elif DOT == "fine":
+        if x.dtype == tl.bfloat16 and y.dtype == tl.bfloat16:
+            return tl.dot(x, y)
+        else:
+            return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision="tf32")
     elif DOT == "rounded":
         return tl.dot(x.to(tl.bfloat16).to(tl.float32), y.to(tl.bfloat16).to(tl.float32), input_precision="ieee")
     else:
@@ -342,7 +348,7 @@ def right_of(met, alone, x, kept, g, at, dk, ROWS: tl.constexpr, DK: tl.constexp
 def over_states(states, d_states, dk, dv, DK: tl.constexpr, BV: tl.constexpr):
     """Return the sum over value channels of a state times its gradient, (DK,)."""
     found = tl.zeros((DK,), dtype=tl.float32)
-    for v0 in tl.static_range(0, dv, BV):
+    for v0 in range(0, dv, BV):
         state = columns(states, 0, dk, dv, v0, DK, BV)
         found += tl.sum(state * columns(d_states, 0, dk, dv, v0, DK, BV), axis=1)
     return found
@@ -352,7 +358,7 @@ def over_states(states, d_states, dk, dv, DK: tl.constexpr, BV: tl.constexpr):
 def over_values(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):
     """Return x_i . y_j over all value channels, for the rows of a chunk."""
     found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
-    for v0 in tl.static_range(0, dv, BV):
+    for v0 in range(0, dv, BV):
         others = stored(y, at, time, dv, v0, ROWS, BV)
         found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(once(others, time)), DOT)
     return found
@@ -375,7 +381,7 @@ def against_state(x, states, at, time, dk, dv, ROWS: tl.constexpr, DK: tl.conste
                   DOT: tl.constexpr):  # fmt: skip
     """Return x S^T, (ROWS, DK)."""
     found = tl.zeros((ROWS, DK), dtype=tl.float32)
-    for v0 in tl.static_range(0, dv, BV):
+    for v0 in range(0, dv, BV):
         state = stored(states, 0, dk, dv, v0, DK, BV)
         found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(once(state, time)), DOT)
     return found

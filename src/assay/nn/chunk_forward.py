@@ -171,21 +171,32 @@ def carry(k, fresh, g, erased, u, states, given, last, time, chunks, dk, dv: tl.
 
 @triton.jit(do_not_specialize=LENGTHS)
 def outputs(q, k, u, g, states, o, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
-            DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Compute o_i = (q_i e^G_i) S + sum_j ((q_i E_ij) . k_j) u_j."""
+            KEY: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
+            DOT: tl.constexpr):  # fmt: skip
+    """Compute o_i = (q_i e^G_i) S + sum_j ((q_i E_ij) . k_j) u_j, from DK channels of a key at a time."""
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at = chunk * CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     if CHANNEL:  # noqa: SIM102 - the inner one is compiled only then
-        if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+        if elsewhere(g, at, dk, CHUNK, LEVELS, KEY):
             return
-    # All is loaded before the first product, so that a program waits for memory once.
-    queries = tile(q + head * time * dk, at, time, dk, CHUNK, DK)
-    keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
-    state = stored(states + (head * (chunks + 1) + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
-    written = stored(u + head * time * dv, at, time, dv, v0, CHUNK, BV)
-    since = queries * tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
-    found = dot(since, state, DOT)
-    own = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
-    found += dot(own, written, DOT)
+    q += head * time * dk
+    k += head * time * dk
+    states += (head * (chunks + 1) + chunk) * dk * dv
+    u += head * time * dv
+    if DK == KEY:
+        # All is loaded before the first product, so that a program waits for memory once.
+        queries, keys = tile(q, at, time, dk, CHUNK, DK), tile(k, at, time, dk, CHUNK, DK)
+        state, written = stored(states, 0, dk, dv, v0, DK, BV), stored(u, at, time, dv, v0, CHUNK, BV)
+        found = dot(queries * tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL)), state, DOT)
+        met = scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    else:
+        found, met = tl.zeros((CHUNK, BV), dtype=tl.float32), tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
+        for first in range(0, dk, DK):
+            queries, keys = tile(q + first, at, time, dk, CHUNK, DK), tile(k + first, at, time, dk, CHUNK, DK)
+            state, own = stored(states + first * dv, 0, dk, dv, v0, DK, BV), g + (first if CHANNEL else 0)
+            found += dot(queries * tl.exp(sums(own, at, dk, CHUNK, DK, CHANNEL)), state, DOT)
+            met += scores(queries, keys, own, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+        written = stored(u, at, time, dv, v0, CHUNK, BV)
+    found += dot(tl.where(below(CHUNK, False), met, 0.0), written, DOT)
     put_columns(o + head * time * dv, found, at, time, dv, v0, CHUNK, BV)

@@ -14,8 +14,11 @@ from assay.nn.scan import Scanned, Start
 
 BUSY = 128
 """Programs that keep a GPU busy."""
-LARGEST_KEY = 128
-"""Channels of a key that a program can hold."""
+LARGEST_KEY, WIDEST_KEY = 128, 256
+"""Channels of a key that a program can hold, and those of one that is read block by block."""
+MOST_REGISTERS = 255
+"""The most registers that a thread can have. Where those do not do, the compiler, left to choose, may give it 32 of
+them, and each thread spills 14 kB."""
 
 
 def products(q: Tensor) -> str:
@@ -54,11 +57,22 @@ def width_of(channels: int) -> int:
     return max(16, triton.next_power_of_2(channels))
 
 
-def check_keys(k: Tensor) -> None:
-    """Raise UserError if a program cannot hold such keys."""
-    if k.shape[-1] > LARGEST_KEY:
+def keys_of(channels: int, most: int) -> int:
+    """Return the key channels that a program has at a time: `most`, or half of it, where that divides them, else all.
+    Tiles are addressed from their first channel on, so that no block may be cut short."""
+    return next((block for block in (most, most // 2) if channels % block == 0), width_of(channels))
+
+
+def warps_of(channels: int, most: int) -> int:
+    """Return the warps of a program whose tiles have so many channels: twice as many beyond `most`."""
+    return 8 if channels > most else 4
+
+
+def check_keys(k: Tensor, most: int = LARGEST_KEY) -> None:
+    """Raise UserError if programs cannot hold such keys."""
+    if k.shape[-1] > most:
         raise UserError(
-            f"--backend triton has keys of at most {LARGEST_KEY} channels, and these have {k.shape[-1]}: "
+            f"--backend triton has keys of at most {most} channels, and these have {k.shape[-1]}: "
             "choose more heads, or leave it out."
         )
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn import chunk_forward, general_kernels
-from assay.nn.chunk_sizes import KernelScan, chunk_of, kept_in, ways, width_of
+from assay.nn.chunk_sizes import MOST_REGISTERS, KernelScan, chunk_of, kept_in, keys_of, warps_of, ways, width_of
 from assay.nn.scan import Keys, PerChannel, Scanned, Start, Values
 
-NEAR_WARPS, FAR_WARPS = 4, 8
-"""Warps of a program of a whole chunk whose rows meet at one point, and of one whose blocks are merged."""
+KEYS = 32
+"""Key channels that a program with scores or gradients of keys has at a time, at most."""
 
 
 def general_scan(
@@ -59,13 +59,12 @@ class _Chunks:
         self.block = min(64, width_of(dv))
         self.narrow = ways(self.heads, dv, self.block)
         self.kinds: dict[str, Any] = {"CHUNK": chunk, "DK": key, "DOT": dot}
-        # Kernels with scores hold up to ten tiles of a chunk; see nn/triton.py for the stages.
+        # A program of one chunk has loops too short to fetch ahead in: see nn/triton.py.
         self.alone: dict[str, Any] = {**self.kinds, "BV": self.block, "num_stages": 1}
-        far = FAR_WARPS if chunk * key >= 4096 else NEAR_WARPS
-        self.launches = [
-            {**self.alone, "LEVELS": levels, "num_warps": warps}
-            for levels, warps in ((0, NEAR_WARPS), (chunk.bit_length() - 1, far))
-        ]
+        self.keys = keys_of(dk, KEYS)
+        blocks = {**self.alone, "DK": self.keys, "num_warps": warps_of(self.keys, 64), "maxnreg": MOST_REGISTERS}
+        # Chunks whose rows meet at one point, and those whose blocks are merged.
+        self.launches = [{**blocks, "LEVELS": levels} for levels in (0, chunk.bit_length() - 1)]
         # Few programs of few channels fetch the next chunk ahead; many fill a GPU by themselves, if they take no room.
         self.carried: dict[str, Any] = {**self.kinds, "BV": self.narrow, "num_stages": 2 if self.narrow < 64 else 1}
         self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
@@ -80,7 +79,7 @@ class _Chunks:
         chunk_forward.cumulate[grid](log_decay, g, time, chunks, dk, chunk, key)
         ba, (bk, solved, qk, qa) = self.empty(self.matrices), (self.kept(self.matrices) for _ in range(4))
         for launch in self.launches:
-            general_kernels.overlaps_general[grid](self.a, self.b, self.k, g, ba, bk, *self.sizes, **launch)
+            general_kernels.overlaps_general[grid](self.a, self.b, self.k, g, ba, bk, *self.sizes, KEY=key, **launch)
         chunk_forward.solve[grid](ba, solved, chunk, EXACT=solved.dtype == torch.float32, num_warps=1)
         fresh, moved, y = self.kept(self.shape), self.kept(self.k.shape), self.kept(self.shape)
         general_kernels.unwritten_general[grid](self.b, self.v, g, bk, solved, fresh, moved, *self.sizes, **self.alone)
@@ -90,9 +89,10 @@ class _Chunks:
             *self.sizes, GIVEN=state is not None, **self.carried,
         )  # fmt: skip
         o = torch.empty(self.shape, device=self.v.device, dtype=self.v.dtype)
+        wide = min(2 * self.block, width_of(dv))
         for launch in self.launches:
-            general_kernels.outputs_general[grid](
-                self.q, self.k, self.a, self.v, y, g, states, qk, qa, o, *self.sizes, **launch
+            general_kernels.outputs_general[(*grid, triton.cdiv(dv, wide))](
+                self.q, self.k, self.a, self.v, y, g, states, qk, qa, o, *self.sizes, KEY=key, **launch | {"BV": wide}
             )
         return o, last, g, states, y, moved, solved, bk, qk, qa
 
@@ -112,20 +112,11 @@ class _Chunks:
         general_kernels.gradients_of_values_general[(*grid, triton.cdiv(dv, self.block))](
             self.k, g, solved, bk, qk, d_o, dy, d_states, dz, d_v, *self.sizes, **self.alone
         )
-        d_q, d_k, d_a, d_b = (self.empty(self.k.shape) for _ in range(4))
-        for launch in self.launches:
-            general_kernels.gradients_of_queries_general[grid](
-                self.q, self.k, self.a, self.v, y, g, states, d_states, d_o, d_q, d_k, d_a, *self.sizes, **launch
-            )
-        for launch in self.launches:
-            general_kernels.gradients_of_readers_general[grid](
-                self.b, self.k, self.a, self.v, y, g, states, dz, d_b, d_k, d_a, *self.sizes, **launch
-            )
+        d_q, d_k, d_a, d_b = (torch.empty_like(x) for x in (self.q, self.k, self.a, self.b))
         d_log = self.empty(self.k.shape)
-        general_kernels.gradients_of_decay_general[grid](
-            self.q, self.k, self.a, self.b, g, d_q, d_k, d_a, d_b, states, d_states, d_log, *self.sizes,
-            self.kinds["CHUNK"], self.kinds["DK"], self.block,
-        )  # fmt: skip
-        given = zip((d_q, d_k, d_a, d_b), (self.q, self.k, self.a, self.b), strict=True)
-        d_q, d_k, d_a, d_b = (gradient.to(x.dtype) for gradient, x in given)
+        for launch in self.launches:
+            general_kernels.gradients_of_keys_general[(*grid, triton.cdiv(dk, self.keys))](
+                self.q, self.k, self.a, self.b, self.v, y, g, states, d_states, d_o, dz, d_q, d_k, d_a, d_b, d_log,
+                *self.sizes, **launch,
+            )  # fmt: skip
         return d_q, d_k, d_v, d_a, d_b, d_log, d_first

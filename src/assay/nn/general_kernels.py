@@ -26,6 +26,7 @@ from assay.nn.chunk_blocks import (
     over_states,
     put,
     put_columns,
+    stored,
     sum_at,
     sums,
     sums_before,
@@ -39,20 +40,23 @@ from assay.nn.chunk_forward import LENGTHS
 
 @triton.jit(do_not_specialize=LENGTHS)
 def overlaps_general(a, b, k, g, ba, bk, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
-                     DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Compute -B, as `solve` takes it, and C: zeros on the diagonal and above."""
+                     KEY: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Compute -B, as `solve` takes it, and C: zeros on the diagonal and above; from DK channels of a key at a time."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, matrix = chunk * CHUNK, head * time * dk, (head * chunks + chunk) * CHUNK * CHUNK
     g += head * chunks * CHUNK * dk
-    if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+    if elsewhere(g, at, dk, CHUNK, LEVELS, KEY):
         return
-    readers, erased = tile(b + keys_at, at, time, dk, CHUNK, DK), tile(a + keys_at, at, time, dk, CHUNK, DK)
-    since, own = sums_before(g, at, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
-    found = -merged_scores(readers, erased, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
-    put(ba + matrix, found, 0, CHUNK, CHUNK, CHUNK, CHUNK)
-    keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-    found = merged_scores(readers, keys, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
-    put(bk + matrix, found, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    with_erased, with_keys = tl.zeros((CHUNK, CHUNK), dtype=tl.float32), tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
+    for first in range(0, dk, DK):
+        place, sums_at = keys_at + first, g + first
+        readers, erased = tile(b + place, at, time, dk, CHUNK, DK), tile(a + place, at, time, dk, CHUNK, DK)
+        keys = tile(k + place, at, time, dk, CHUNK, DK)
+        since, own = sums_before(sums_at, at, dk, CHUNK, DK), sums(sums_at, at, dk, CHUNK, DK, True)
+        with_erased -= merged_scores(readers, erased, since, own, sums_at, at, dk, CHUNK, LEVELS, DK, True, DOT)
+        with_keys += merged_scores(readers, keys, since, own, sums_at, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    put(ba + matrix, with_erased, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    put(bk + matrix, with_keys, 0, CHUNK, CHUNK, CHUNK, CHUNK)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -61,13 +65,13 @@ def unwritten_general(b, v, g, bk, t, fresh, moved, time, chunks, dk, dv: tl.con
     """Compute fresh = T C v and moved = T (b_i e^G_{i-1})."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, matrix = chunk * CHUNK, head * time * dk, (head * chunks + chunk) * CHUNK * CHUNK
-    solved = tile(t + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    solved = stored(t + matrix, 0, CHUNK, CHUNK, 0, CHUNK, CHUNK)
     since = sums_before(g + head * chunks * CHUNK * dk, at, dk, CHUNK, DK)
     readers = tile(b + keys_at, at, time, dk, CHUNK, DK) * tl.exp(since)
-    put(moved + keys_at, dot(solved, readers, DOT), at, time, dk, CHUNK, DK)
-    through = dot(solved, tile(bk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK), DOT)
+    put(moved + keys_at, dot(solved, once(readers, dk), DOT), at, time, dk, CHUNK, DK)
+    through = dot(solved, stored(bk + matrix, 0, CHUNK, CHUNK, 0, CHUNK, CHUNK), DOT)
     for v0 in tl.static_range(0, dv, BV):
-        values = columns(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
+        values = stored(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
         found = dot(through, values, DOT)
         put_columns(fresh + head * time * dv, found, at, time, dv, v0, CHUNK, BV)
 
@@ -90,13 +94,13 @@ def carry_general(k, v, a, g, fresh, moved, y, states, given, last, time, chunks
         at = chunk * CHUNK
         end = sum_at(g, at + CHUNK - 1, dk, DK, True)
         until = tl.exp(end - sums(g, at, dk, CHUNK, DK, True))
-        stored = columns(fresh + values_at, at, time, dv, v0, CHUNK, BV)
-        stored += dot(tile(moved + keys_at, at, time, dk, CHUNK, DK), state, DOT)
-        put_columns(y + values_at, stored, at, time, dv, v0, CHUNK, BV)
-        keys = tile(k + keys_at, at, time, dk, CHUNK, DK) * until
-        erased = tile(a + keys_at, at, time, dk, CHUNK, DK) * until
-        written = dot(tl.trans(keys), columns(v + values_at, at, time, dv, v0, CHUNK, BV), DOT)
-        written += dot(tl.trans(erased), stored, DOT)
+        known = columns(fresh + values_at, at, time, dv, v0, CHUNK, BV)
+        known += dot(stored(moved + keys_at, at, time, dk, 0, CHUNK, DK), state, DOT)
+        put_columns(y + values_at, known, at, time, dv, v0, CHUNK, BV)
+        keys = once(tile(k + keys_at, at, time, dk, CHUNK, DK) * until, dk)
+        erased = once(tile(a + keys_at, at, time, dk, CHUNK, DK) * until, dk)
+        written = dot(tl.trans(keys), stored(v + values_at, at, time, dv, v0, CHUNK, BV), DOT)
+        written += dot(tl.trans(erased), known, DOT)
         state = tl.trans(tl.exp(end)) * state + written
     put_columns(states + chunks * dk * dv, state, 0, dk, dv, v0, DK, BV)
     put_columns(last + head * dk * dv, state, 0, dk, dv, v0, DK, BV)
@@ -104,28 +108,32 @@ def carry_general(k, v, a, g, fresh, moved, y, states, given, last, time, chunks
 
 @triton.jit(do_not_specialize=LENGTHS)
 def outputs_general(q, k, a, v, y, g, states, qk, qa, o, time, chunks, dk, dv: tl.constexpr, CHUNK: tl.constexpr,
-                    LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Compute o; the scores of queries with k and with a are kept for the backward pass."""
-    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+                    LEVELS: tl.constexpr, KEY: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+                    DOT: tl.constexpr):  # fmt: skip
+    """Compute o, from DK channels of a key at a time; the scores of queries with k and with a are kept for the backward
+    pass."""
+    head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
     matrix = (head * chunks + chunk) * CHUNK * CHUNK
     g += head * chunks * CHUNK * dk
-    if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
+    if elsewhere(g, at, dk, CHUNK, LEVELS, KEY):
         return
-    queries, keys = tile(q + keys_at, at, time, dk, CHUNK, DK), tile(k + keys_at, at, time, dk, CHUNK, DK)
-    own = sums(g, at, dk, CHUNK, DK, True)
-    with_keys = merged_scores(queries, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    states += (head * (chunks + 1) + chunk) * dk * dv
+    with_erased, with_keys = tl.zeros((CHUNK, CHUNK), dtype=tl.float32), tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
+    found = tl.zeros((CHUNK, BV), dtype=tl.float32)
+    for first in range(0, dk, DK):
+        place, sums_at = keys_at + first, g + first
+        queries, keys = tile(q + place, at, time, dk, CHUNK, DK), tile(k + place, at, time, dk, CHUNK, DK)
+        erased, own = tile(a + place, at, time, dk, CHUNK, DK), sums(sums_at, at, dk, CHUNK, DK, True)
+        state = stored(states + first * dv, 0, dk, dv, v0, DK, BV)
+        with_keys += merged_scores(queries, keys, own, own, sums_at, at, dk, CHUNK, LEVELS, DK, False, DOT)
+        with_erased += merged_scores(queries, erased, own, own, sums_at, at, dk, CHUNK, LEVELS, DK, False, DOT)
+        found += dot(queries * tl.exp(own), state, DOT)
     put(qk + matrix, with_keys, 0, CHUNK, CHUNK, CHUNK, CHUNK)
-    erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
-    with_erased = merged_scores(queries, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
     put(qa + matrix, with_erased, 0, CHUNK, CHUNK, CHUNK, CHUNK)
-    queries *= tl.exp(own)
-    for v0 in tl.static_range(0, dv, BV):
-        state = columns(states + (head * (chunks + 1) + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
-        found = dot(queries, state, DOT)
-        found += dot(with_keys, columns(v + values_at, at, time, dv, v0, CHUNK, BV), DOT)
-        found += dot(with_erased, columns(y + values_at, at, time, dv, v0, CHUNK, BV), DOT)
-        put_columns(o + values_at, found, at, time, dv, v0, CHUNK, BV)
+    found += dot(with_keys, stored(v + values_at, at, time, dv, v0, CHUNK, BV), DOT)
+    found += dot(with_erased, stored(y + values_at, at, time, dv, v0, CHUNK, BV), DOT)
+    put_columns(o + values_at, found, at, time, dv, v0, CHUNK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -148,14 +156,15 @@ def carry_back_general(q, a, g, qa, moved, d_o, dy, d_states, given, first, time
         at = chunk * CHUNK
         end = sum_at(g, at + CHUNK - 1, dk, DK, True)
         own = sums(g, at, dk, CHUNK, DK, True)
-        pull = columns(d_o + values_at, at, time, dv, v0, CHUNK, BV)
-        erased = tile(a + keys_at, at, time, dk, CHUNK, DK) * tl.exp(end - own)
-        read = tile(qa + chunk * CHUNK * CHUNK, 0, CHUNK, CHUNK, CHUNK, CHUNK)
-        stored = dot(tl.trans(read), pull, DOT) + dot(erased, gradient, DOT)
-        put_columns(dy + values_at, stored, at, time, dv, v0, CHUNK, BV)
-        queries = tile(q + keys_at, at, time, dk, CHUNK, DK) * tl.exp(own)
+        pull = stored(d_o + values_at, at, time, dv, v0, CHUNK, BV)
+        erased = once(tile(a + keys_at, at, time, dk, CHUNK, DK) * tl.exp(end - own), dk)
+        read = once(stored(qa + chunk * CHUNK * CHUNK, 0, CHUNK, CHUNK, 0, CHUNK, CHUNK), dk)
+        known = dot(tl.trans(read), pull, DOT) + dot(erased, gradient, DOT)
+        put_columns(dy + values_at, known, at, time, dv, v0, CHUNK, BV)
+        queries = once(tile(q + keys_at, at, time, dk, CHUNK, DK) * tl.exp(own), dk)
         before = dot(tl.trans(queries), pull, DOT)
-        before += dot(tl.trans(tile(moved + keys_at, at, time, dk, CHUNK, DK)), stored, DOT)
+        readers = once(stored(moved + keys_at, at, time, dk, 0, CHUNK, DK), dk)
+        before += dot(tl.trans(readers), known, DOT)
         gradient = tl.trans(tl.exp(end)) * gradient + before
     put_columns(first + head * dk * dv, gradient, 0, dk, dv, v0, DK, BV)
 
@@ -168,55 +177,61 @@ def gradients_of_values_general(k, g, t, bk, qk, d_o, dy, d_states, dz, d_v, tim
     head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at, values_at, matrix = chunk * CHUNK, head * time * dv, (head * chunks + chunk) * CHUNK * CHUNK
     g += head * chunks * CHUNK * dk
-    back = tl.trans(once(tile(t + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK), dk))
-    through = dot(back, columns(dy + values_at, at, time, dv, v0, CHUNK, BV), DOT)
+    back = tl.trans(once(stored(t + matrix, 0, CHUNK, CHUNK, 0, CHUNK, CHUNK), dk))
+    through = dot(back, stored(dy + values_at, at, time, dv, v0, CHUNK, BV), DOT)
     put_columns(dz + values_at, through, at, time, dv, v0, CHUNK, BV)
-    found = dot(tl.trans(once(tile(bk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK), dk)), through, DOT)
-    pull = columns(d_o + values_at, at, time, dv, v0, CHUNK, BV)
-    found += dot(tl.trans(once(tile(qk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK), dk)), pull, DOT)
+    found = dot(tl.trans(once(stored(bk + matrix, 0, CHUNK, CHUNK, 0, CHUNK, CHUNK), dk)), through, DOT)
+    pull = stored(d_o + values_at, at, time, dv, v0, CHUNK, BV)
+    found += dot(tl.trans(once(stored(qk + matrix, 0, CHUNK, CHUNK, 0, CHUNK, CHUNK), dk)), pull, DOT)
     end = sum_at(g, at + CHUNK - 1, dk, DK, True)
     keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK) * tl.exp(end - sums(g, at, dk, CHUNK, DK, True))
-    after = columns(d_states + (head * chunks + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
+    after = stored(d_states + (head * chunks + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
     found += dot(keys, after, DOT)
     put_columns(d_v + values_at, found, at, time, dv, v0, CHUNK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def gradients_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, d_a, time, chunks, dk,
-                                 dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
-                                 BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Compute dq, and the parts of the gradients of k and a through outputs and through the state after the chunk."""
-    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
-    before = (head * (chunks + 1) + chunk) * dk * dv
-    g += head * chunks * CHUNK * dk
+def gradients_of_keys_general(q, k, a, b, v, y, g, states, d_states, d_o, dz, d_q, d_k, d_a, d_b, d_log, time, chunks,
+                              dk, dv: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+                              BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Compute all gradients per key channel, for DK channels of a key. G stands beside q, k and a as q e^G, k e^-G and
+    a e^-G, and beside the next token's b as b e^G: its gradient is q dq - k dk - a da, and b db of the token after. A
+    log decay gets the sum of those from its own token on, and what the state after the chunk receives."""
+    head, chunk, first = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * DK
+    at, keys_at, values_at = chunk * CHUNK, head * time * dk + first, head * time * dv
+    g += head * chunks * CHUNK * dk + first
     if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
         return
-    after = d_states + (head * chunks + chunk) * dk * dv
-    gradients_of_reading(d_o + values_at, v + values_at, y + values_at, q + keys_at, k + keys_at, a + keys_at, g,
-                         states + before, after, dq + keys_at, d_k + keys_at, d_a + keys_at, at, time, dk, dv, CHUNK,
-                         LEVELS, DK, BV, False, DOT)  # fmt: skip
-
-
-@triton.jit
-def gradients_of_reading(pull, v, y, x, k, a, g, states, after, d_x, d_k, d_a, at, time, dk, dv, CHUNK: tl.constexpr,
-                         LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, BEFORE: tl.constexpr,
-                         DOT: tl.constexpr):  # fmt: skip
-    """Compute the gradients of x, which reads the state, and of k and a through that. For queries those through the
-    state after the chunk are added; BEFORE, as b reads, they are there, and added to."""
+    states += ((head * (chunks + 1) + chunk) * dk + first) * dv
+    d_states += ((head * chunks + chunk) * dk + first) * dv
+    q += keys_at
+    b += keys_at
+    v += values_at
+    y += values_at
+    d_o += values_at
+    dz += values_at
+    of_queries = against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    of_readers = against_state(dz, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    of_queries *= read_from(g, at, dk, CHUNK, LEVELS, DK, False)
+    of_readers *= read_from(g, at, dk, CHUNK, LEVELS, DK, True)
+    read, more, gradient = gradients_of_written(v, k + keys_at, q, b, d_o, dz, d_states, g, d_k + keys_at, at, time, dk,
+                                                dv, CHUNK, LEVELS, DK, BV, DOT)  # fmt: skip
+    of_queries += read
+    of_readers += more
+    read, more, by_erased = gradients_of_written(y, a + keys_at, q, b, d_o, dz, d_states, g, d_a + keys_at, at, time,
+                                                 dk, dv, CHUNK, LEVELS, DK, BV, DOT)  # fmt: skip
+    of_queries += read
+    of_readers += more
     if LEVELS == 0:
-        end = sum_at(g, at + CHUNK - 1, dk, DK, True)
-        late = once(tile(x, at, time, dk, CHUNK, DK) * tl.exp(read_at(g, at, dk, CHUNK, DK, BEFORE) - 0.5 * end), dk)
-        total = tl.exp(0.5 * end) * against_state(pull, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-        total += gradient_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK, DK, BV, BEFORE, DOT)
-        total += gradient_of_written(pull, y, a, late, g, after, d_a, at, time, dk, dv, CHUNK, DK, BV, BEFORE, DOT)
-        total *= tl.exp(read_at(g, at, dk, CHUNK, DK, BEFORE) - 0.5 * end)
-    else:
-        total = tl.exp(read_at(g, at, dk, CHUNK, DK, BEFORE))
-        total *= against_state(pull, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-        total += gradient_by_merges(pull, v, k, x, g, after, d_k, at, time, dk, dv, CHUNK, LEVELS, DK, BV, BEFORE, DOT)
-        total += gradient_by_merges(pull, y, a, x, g, after, d_a, at, time, dk, dv, CHUNK, LEVELS, DK, BV, BEFORE, DOT)
-    put(d_x, total, at, time, dk, CHUNK, DK)
+        of_queries *= since_middle(g, at, dk, CHUNK, DK, False)
+        of_readers *= since_middle(g, at, dk, CHUNK, DK, True)
+    put(d_q + keys_at, of_queries, at, time, dk, CHUNK, DK)
+    put(d_b + keys_at, of_readers, at, time, dk, CHUNK, DK)
+    reading = tile(b, at, time, dk, CHUNK, DK) * of_readers
+    gradient = tile(q, at, time, dk, CHUNK, DK) * of_queries - gradient - by_erased
+    end = over_states(states + dk * dv, d_states, dk, dv, DK, BV)
+    found = tl.cumsum(gradient + reading, axis=0, reverse=True) - reading + end[None, :]
+    put(d_log + keys_at, unless_gone(found, g, at, dk, CHUNK, DK, True), at, time, dk, CHUNK, DK)
 
 
 @triton.jit
@@ -226,70 +241,55 @@ def read_at(g, at, dk, CHUNK: tl.constexpr, DK: tl.constexpr, BEFORE: tl.constex
 
 
 @triton.jit
-def gradient_of_written(pull, v, k, late, g, after, d_k, at, time, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
-                        BV: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Write the gradient of what v is written under, and return the share of the readers' gradient, where all rows meet
-    at one point."""
-    end = sum_at(g, at + CHUNK - 1, dk, DK, True)
-    weights = weights_of(pull, v, at, time, dv, CHUNK, BV, BEFORE, DOT)
-    found = dot(tl.trans(weights), late, DOT)
-    if not BEFORE:
-        found += tl.exp(0.5 * end) * against_state(v, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    back = tl.exp(0.5 * end - sums(g, at, dk, CHUNK, DK, True))
-    found *= back
-    if BEFORE:
-        found += tile(d_k, at, time, dk, CHUNK, DK)
-    put(d_k, found, at, time, dk, CHUNK, DK)
-    return dot(weights, once(tile(k, at, time, dk, CHUNK, DK) * back, dk), DOT)
+def since_middle(g, at, dk, CHUNK: tl.constexpr, DK: tl.constexpr, BEFORE: tl.constexpr):
+    """Return the decay from the point where all rows meet to where each row reads."""
+    return tl.exp(read_at(g, at, dk, CHUNK, DK, BEFORE) - 0.5 * sum_at(g, at + CHUNK - 1, dk, DK, True))
 
 
 @triton.jit
-def gradient_by_merges(pull, v, k, x, g, after, d_k, at, time, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
-                       DK: tl.constexpr, BV: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Write and return what `gradient_of_written` does, where blocks are merged."""
-    since, own = read_at(g, at, dk, CHUNK, DK, BEFORE), sums(g, at, dk, CHUNK, DK, True)
-    across, readers = weights_across(pull, v, at, time, dv, CHUNK, BV, BEFORE, DOT), tile(x, at, time, dk, CHUNK, DK)
-    found = merged_gradients(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, BEFORE, DOT)
-    if BEFORE:
-        found += tile(d_k, at, time, dk, CHUNK, DK)
+def read_from(g, at, dk, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BEFORE: tl.constexpr):
+    """Return the decay from the chunk's start to where rows meet, or, where blocks are merged, to where each reads."""
+    place = read_at(g, at, dk, CHUNK, DK, BEFORE) if LEVELS else 0.5 * sum_at(g, at + CHUNK - 1, dk, DK, True)
+    return tl.exp(place)
+
+
+@triton.jit
+def gradients_of_written(v, k, q, b, d_o, dz, d_states, g, d_k, at, time, dk, dv, CHUNK: tl.constexpr,
+                         LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Write the gradient of k, which v is written under: through queries, through readers, whose pull is dz, and
+    through the state after the chunk. Return the shares of the gradients of q and of b, where all rows meet at one
+    point up to that, and k times its own."""
+    kept = against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    if LEVELS == 0:
+        back = tl.exp(0.5 * sum_at(g, at + CHUNK - 1, dk, DK, True) - sums(g, at, dk, CHUNK, DK, True))
+        kept *= tl.exp(0.5 * sum_at(g, at + CHUNK - 1, dk, DK, True))
+        keys = once(tile(k, at, time, dk, CHUNK, DK) * back, dk)
+        weights = weights_of(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
+        read = dot(weights, keys, DOT)
+        late = once(tile(q, at, time, dk, CHUNK, DK) * since_middle(g, at, dk, CHUNK, DK, False), dk)
+        kept += dot(tl.trans(weights), late, DOT)
+        weights = weights_of(dz, v, at, time, dv, CHUNK, BV, True, DOT)
+        more = dot(weights, keys, DOT)
+        late = once(tile(b, at, time, dk, CHUNK, DK) * since_middle(g, at, dk, CHUNK, DK, True), dk)
+        kept += dot(tl.trans(weights), late, DOT)
+        kept *= tl.exp(0.5 * sum_at(g, at + CHUNK - 1, dk, DK, True) - sums(g, at, dk, CHUNK, DK, True))
     else:
-        until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own)
-        found += until * against_state(v, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    put(d_k, found, at, time, dk, CHUNK, DK)
+        kept *= tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - sums(g, at, dk, CHUNK, DK, True))
+        read, by_pairs = merged_pairs(d_o, v, q, k, g, at, time, dk, dv, CHUNK, LEVELS, DK, BV, False, DOT)
+        kept += by_pairs
+        more, by_pairs = merged_pairs(dz, v, b, k, g, at, time, dk, dv, CHUNK, LEVELS, DK, BV, True, DOT)
+        kept += by_pairs
+    put(d_k, kept, at, time, dk, CHUNK, DK)
+    return read, more, tile(k, at, time, dk, CHUNK, DK) * kept
+
+
+@triton.jit
+def merged_pairs(pull, v, x, k, g, at, time, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+                 BV: tl.constexpr, BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Return the gradients of x, which reads, and of k through the pairs of a chunk, where blocks are merged."""
+    since, own = read_at(g, at, dk, CHUNK, DK, BEFORE), sums(g, at, dk, CHUNK, DK, True)
     weights, keys = weights_of(pull, v, at, time, dv, CHUNK, BV, BEFORE, DOT), tile(k, at, time, dk, CHUNK, DK)
-    return merged_gradients(weights, keys, own, since, g, at, dk, CHUNK, LEVELS, DK, True, BEFORE, DOT)
-
-
-@triton.jit(do_not_specialize=LENGTHS)
-def gradients_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time, chunks, dk, dv: tl.constexpr,
-                                 CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
-                                 DOT: tl.constexpr):  # fmt: skip
-    """Compute db, and add what k and a get through y to their gradients."""
-    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
-    g += head * chunks * CHUNK * dk
-    if elsewhere(g, at, dk, CHUNK, LEVELS, DK):
-        return
-    before = states + (head * (chunks + 1) + chunk) * dk * dv
-    gradients_of_reading(dz + values_at, v + values_at, y + values_at, b + keys_at, k + keys_at, a + keys_at, g, before,
-                         before, d_b + keys_at, d_k + keys_at, d_a + keys_at, at, time, dk, dv, CHUNK, LEVELS, DK, BV,
-                         True, DOT)  # fmt: skip
-
-
-@triton.jit(do_not_specialize=LENGTHS)
-def gradients_of_decay_general(q, k, a, b, g, dq, d_k, d_a, d_b, states, d_states, d_log, time, chunks, dk,
-                               dv: tl.constexpr, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr):  # fmt: skip
-    """Compute the gradient of log w. G stands beside q, k and a as q e^G, k e^-G and a e^-G, and beside the next
-    token's b as b e^G: its gradient is q dq - k dk - a da, and b db of the token after. A log decay gets the sum of
-    those from its own token on, and what the state after the chunk receives."""
-    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at, keys_at = chunk * CHUNK, head * time * dk
-    gradient = tile(q + keys_at, at, time, dk, CHUNK, DK) * tile(dq + keys_at, at, time, dk, CHUNK, DK)
-    gradient -= tile(k + keys_at, at, time, dk, CHUNK, DK) * tile(d_k + keys_at, at, time, dk, CHUNK, DK)
-    gradient -= tile(a + keys_at, at, time, dk, CHUNK, DK) * tile(d_a + keys_at, at, time, dk, CHUNK, DK)
-    reading = tile(b + keys_at, at, time, dk, CHUNK, DK) * tile(d_b + keys_at, at, time, dk, CHUNK, DK)
-    after = (head * (chunks + 1) + chunk + 1) * dk * dv
-    end = over_states(states + after, d_states + (head * chunks + chunk) * dk * dv, dk, dv, DK, BV)
-    found = tl.cumsum(gradient + reading, axis=0, reverse=True) - reading + end[None, :]
-    found = unless_gone(found, g + head * chunks * CHUNK * dk, at, dk, CHUNK, DK, True)
-    put(d_log + keys_at, found, at, time, dk, CHUNK, DK)
+    of_readers = merged_gradients(weights, keys, own, since, g, at, dk, CHUNK, LEVELS, DK, True, BEFORE, DOT)
+    weights, readers = weights_across(pull, v, at, time, dv, CHUNK, BV, BEFORE, DOT), tile(x, at, time, dk, CHUNK, DK)
+    of_keys = merged_gradients(weights, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, False, BEFORE, DOT)
+    return of_readers, of_keys

@@ -1,7 +1,7 @@
 """Triton kernels compute the outer recurrence of nn/scan.py on CUDA, forward and backward: the scan of
 gated_linear_attn, of retention, mamba2, mlstm and mesa.
 
-The kernels are those of nn/outer_kernels.py and, with a normaliser, of nn/normed_kernels.py, under the rules of
+The kernels are those of nn/outer_kernels.py and, with a decay per head, of nn/by_head_kernels.py, under the rules of
 nn/triton.py: fixed shapes, no tuning, a bank's models as more sequences.
 """
 
@@ -15,25 +15,29 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from assay.nn import normed_kernels, outer_kernels
-from assay.nn.chunk_sizes import BUSY, Folded, check_keys, chunk_of, kept_in, products, remember, width_of
+from assay.nn import by_head_kernels, outer_kernels
+from assay.nn.chunk_sizes import (
+    BUSY,
+    LARGEST_KEY,
+    MOST_REGISTERS,
+    WIDEST_KEY,
+    Folded,
+    check_keys,
+    chunk_of,
+    kept_in,
+    keys_of,
+    products,
+    remember,
+    warps_of,
+    width_of,
+)
 from assay.nn.scan import Decay, Keys, PerChannel, PerHead, Scanned, Start, Values
 
-BLOCK = {"written": 64, "pulled": 64, "outputs": 64, "gradients": 64}
-"""Value channels that a program holds at a time, at most."""
-WARPS = {"written": 4, "pulled": 4, "outputs": 4, "gradients": 4}
-WIDE_WARPS = {"written": 4, "pulled": 4, "outputs": 8, "gradients": 8}
-"""Warps of a program, and those of one with keys of more than 64 channels, or of more than 32 where blocks are
-merged."""
-REGISTERS = {"gradients": 168}
-"""Registers of a thread at most, by kernel, with one block of values in bf16 and 4 warps: fewer let more programs run
-side by side, and may be spilled."""
-MOST_REGISTERS = 255
-"""The most registers that a thread can have, for `gradients` where its products are three of TF32 each. Left to choose,
-the compiler gave it 32 of them, and each thread spilled 14 kB."""
-NORMED_REGISTERS = 128
-"""Registers of a thread of `normed_gradients` that multiplies bf16: two programs share a multiprocessor, and hardly any
-register is spilled."""
+BLOCK, KEYS, WRITTEN = 64, 32, 128
+"""Value channels that a program holds at a time, and key channels of one that makes their gradients and of one that
+writes a state or pulls at it, at most."""
+REGISTERS = 168
+"""Registers of a thread that makes gradients and multiplies bf16: three programs share a multiprocessor."""
 PASSED, AHEAD = 1024, 4
 """Numbers of a state that a warp carries from chunk to chunk, about, and how many chunks ahead it loads."""
 MANY, NARROW, STAGES = 2 * BUSY, 64, 3
@@ -46,9 +50,11 @@ def outer_scan(
     q: Keys, k: Keys, v: Values, log_decay: Decay, *, state: Start = None, scale: float = 1.0,
     strength: PerHead | None = None, skip: Float[Tensor, " heads"] | None = None,
 ) -> Scanned:  # fmt: skip
-    """Return what `scan.outer_loop` gives, with k_t times the strength of its head and token, and with the head's share
-    `skip` of v_t added to o_t."""
-    check_keys(k)
+    """Return what `scan.outer_loop` gives; with a decay per head k_t may come times the strength of its head and token,
+    and the head's share `skip` of v_t be added to o_t."""
+    if log_decay.ndim == 4:
+        assert strength is None and skip is None, "strengths and skips go with a decay per head"
+    check_keys(k, LARGEST_KEY if log_decay.ndim == 4 else WIDEST_KEY)
     (sequences, heads), q = v.shape[:2], q if scale == 1.0 else scale * q
     # Whole before it is saved for the gradients, so that it is not copied there once more.
     log_decay = log_decay.float().expand(sequences, heads, *log_decay.shape[2:]).contiguous()
@@ -63,7 +69,7 @@ def normed_scan(
     q: PerChannel, k: PerChannel, v: Values, log_decay: PerHead, *, strength: PerHead
 ) -> tuple[Values, PerHead]:
     """Return what `outer_scan` gives at each token, and what it would give, in float32, for a value of 1."""
-    check_keys(k)
+    check_keys(k, WIDEST_KEY)
     with torch.autocast(v.device.type, enabled=False):
         o, n, *_ = _Normed.apply(q, k, v, log_decay.float(), strength.float(), products(q))  # type: ignore[no-untyped-call]
     return o, n
@@ -107,7 +113,7 @@ class _Normed(Folded):
     @once_differentiable
     def backward(ctx: Any, d_o: Tensor | None, d_n: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         q, k, v, log_decay, strength, *kept = ctx.saved_tensors
-        return (*_NormedChunks(q, k, v, log_decay, strength, None, ctx.dot).gradients(d_o, d_n, *kept), None)
+        return (*_NormedChunks(q, k, v, log_decay, strength, None, ctx.dot).normed_backward(d_o, d_n, *kept), None)
 
 
 class Chunks:
@@ -128,38 +134,48 @@ class Chunks:
         self.chunks, self.channel = triton.cdiv(time, self.chunk), log_decay.ndim == 4
         self.sizes = (time, self.chunks, dk, dv, v.shape[1] // shared)
         self.grid = (self.heads, self.chunks)
-        self.by_head = (self.heads, triton.cdiv(dv, min(BLOCK["written"], width_of(dv))))
-        self.through = self.key <= NARROW and math.prod(self.by_head) >= MANY
-        self.kinds = {"CHANNEL": self.channel, "DOT": dot}
-        self.more = {"STRONG": strength is not None, "SKIP": skip is not None}
+        self.block = min(BLOCK, width_of(dv))
+        self.by_values = (self.heads, triton.cdiv(dv, self.block))
+        self.through = self.key <= NARROW and math.prod(self.by_values) >= MANY
+        self.dot, self.registers = dot, REGISTERS if dot == "bf16" else MOST_REGISTERS
+        self.more = {"STRONG": strength is not None, "SKIP": skip is not None, "NORMED": self.normed}
         # Chunks whose rows meet at one point, and those whose blocks are merged.
         self.levels = (0, self.chunk.bit_length() - 1) if self.channel else (0,)
         self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
         self.states = partial(torch.empty, (*self.shape[:2], self.chunks, dk, dv), device=v.device, dtype=kept_in(dot))
 
-    def options(self, kernel: str, levels: int = 0) -> dict[str, Any]:
-        """Return the shapes of a kernel's tiles. A program of one chunk has loops too short to fetch ahead in, which
-        would take the room of other programs."""
-        block = min(BLOCK[kernel], width_of(self.shape[-1]))
-        wide = self.key * (2 if levels else 1) > 64
-        warps = (WIDE_WARPS if wide else WARPS)[kernel]
-        one = block == width_of(self.shape[-1]) and self.kinds["DOT"] == "bf16" and warps == 4 and not levels
-        few = {"maxnreg": REGISTERS[kernel]} if one and kernel in REGISTERS else {}
-        few = {"maxnreg": MOST_REGISTERS} if (kernel, self.kinds["DOT"]) == ("gradients", "tf32x3") else few
-        shape = {"CHUNK": self.chunk, "DK": self.key, "BV": block}
-        return {**shape, "num_warps": warps, "num_stages": 1, **few, **self.kinds}
+    def options(self, width: int, warps: int, **more: Any) -> dict[str, Any]:
+        """Return the shapes of tiles of so many key channels. A program of one chunk has loops too short to fetch ahead
+        in, which would take the room of other programs."""
+        shape = {"CHUNK": self.chunk, "DK": width, "BV": self.block, "DOT": self.dot}
+        return shape | {"num_warps": warps, "num_stages": 1} | more
+
+    def scored(self, levels: int) -> dict[str, Any]:
+        """Return options of kernels with scores, which hold all channels of a key, and another tile where blocks are
+        merged."""
+        warps = warps_of(self.key * (2 if levels else 1), 64)
+        return self.options(self.key, warps, LEVELS=levels, maxnreg=MOST_REGISTERS)
+
+    def read(self) -> dict[str, Any]:
+        """Return options of kernels of by_head_kernels.py. A thread holds few numbers of a tile."""
+        shape = {"CHUNK": self.chunk, "BK": min(64, self.key), "BV": self.block, "DOT": self.dot}
+        return {**shape, **self.more, "num_warps": 4, "num_stages": 1}
 
     def write(self, g: Tensor, states: Tensor, n_states: Tensor) -> None:
         # What is not there is not read either, but a kernel takes no None beside tensors of other calls.
-        outer_kernels.written[self.grid](
+        width = keys_of(self.sizes[2], WRITTEN)
+        outer_kernels.written[(*self.grid, triton.cdiv(self.sizes[2], width))](
             self.k, self.v, g if self.strength is None else self.strength, self.log_decay, g, states, n_states,
-            *self.sizes, STRONG=self.more["STRONG"], NORMED=self.normed, **self.options("written"),
+            *self.sizes, CHANNEL=self.channel, STRONG=self.more["STRONG"], NORMED=self.more["NORMED"],
+            **self.options(width, 4),
         )  # fmt: skip
 
     def pull(self, g: Tensor, d_o: Tensor, d_n: Tensor, d_states: Tensor, d_n_states: Tensor) -> None:
-        outer_kernels.pulled[self.grid](
-            self.q, g, d_o, d_n, d_states, d_n_states, *self.sizes, NORMED=self.normed, **self.options("pulled")
-        )
+        width = keys_of(self.sizes[2], WRITTEN)
+        outer_kernels.pulled[(*self.grid, triton.cdiv(self.sizes[2], width))](
+            self.q, g, d_o, d_n, d_states, d_n_states, *self.sizes, CHANNEL=self.channel, NORMED=self.more["NORMED"],
+            **self.options(width, 4),
+        )  # fmt: skip
 
     def passed(
         self, states: Tensor, n_states: Tensor, g: Tensor, given: Tensor | None, left: Tensor | None, *, back: bool
@@ -169,7 +185,7 @@ class Chunks:
         rows = max(1, PASSED // width)
         outer_kernels.passed[(self.heads, triton.cdiv(dk, rows))](
             states, n_states, g, *ends, chunks, dk, dv, CHUNK=self.chunk, ROWS=rows, DV=width, STAGES=AHEAD,
-            CHANNEL=self.channel, BACK=back, **which, NORMED=self.normed, num_warps=1,
+            CHANNEL=self.channel, BACK=back, **which, NORMED=self.more["NORMED"], num_warps=1,
         )  # fmt: skip
 
     def carried(self, state: Tensor | None = None, last: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -179,9 +195,9 @@ class Chunks:
         if self.through:
             ends, which = _ends(g, state, last)
             strength = g if self.strength is None else self.strength
-            outer_kernels.carried[self.by_head](
-                self.k, self.v, strength, self.log_decay, g, states, *ends, *self.sizes, STRONG=self.more["STRONG"],
-                **which, **self.options("written") | {"num_stages": STAGES},
+            outer_kernels.carried[self.by_values](
+                self.k, self.v, strength, self.log_decay, g, states, *ends, *self.sizes, CHANNEL=self.channel,
+                STRONG=self.more["STRONG"], **which, **self.options(self.key, 4, num_stages=STAGES),
             )  # fmt: skip
         else:
             self.write(g, states, g)
@@ -193,9 +209,9 @@ class Chunks:
         d_states = self.states()
         if self.through:
             ends, which = _ends(g, d_last, d_first)
-            outer_kernels.carried_back[self.by_head](
-                self.q, g, d_o, d_states, *ends, *self.sizes, **which,
-                **self.options("pulled") | {"num_stages": STAGES},
+            outer_kernels.carried_back[self.by_values](
+                self.q, g, d_o, d_states, *ends, *self.sizes, CHANNEL=self.channel, **which,
+                **self.options(self.key, 4, num_stages=STAGES),
             )  # fmt: skip
         else:
             self.pull(g, d_o, g, d_states, g)
@@ -206,14 +222,21 @@ class Chunks:
         _, _, dk, dv, _ = self.sizes
         last = self.empty(*self.shape[:2], dk, dv)
         g, states = self.carried(state, last)
-        strength, skip = (g if x is None else x for x in (self.strength, self.skip))
         o = torch.empty_like(self.v)
-        for levels in self.levels:
-            outer_kernels.outputs[self.grid](
-                self.q, self.k, self.v, strength, skip, g, states, o, *self.sizes, **self.more, LEVELS=levels,
-                **self.options("outputs", levels),
-            )  # fmt: skip
+        if self.channel:
+            for levels in self.levels:
+                outer_kernels.outputs[self.grid](
+                    self.q, self.k, self.v, g, states, o, *self.sizes, **self.scored(levels)
+                )
+        else:
+            self.outputs(g, states, g, o, g)
         return o, last, g, states
+
+    def outputs(self, g: Tensor, states: Tensor, n_states: Tensor, o: Tensor, n: Tensor) -> None:
+        strength, skip = (g if x is None else x for x in (self.strength, self.skip))
+        by_head_kernels.outputs_by_head[self.grid](
+            self.q, self.k, self.v, strength, skip, g, states, n_states, o, n, *self.sizes, **self.read()
+        )
 
     def backward(
         self, d_o: Tensor | None, d_last: Tensor | None, g: Tensor, states: Tensor, *, decays: bool, first: bool
@@ -223,20 +246,38 @@ class Chunks:
         time, _, dk, dv, group = self.sizes
         d_first = self.empty(*self.shape[:2], dk, dv) if first else None
         d_states = self.carried_back(g, d_o, d_last, d_first)
-        strength, skip = (g if x is None else x for x in (self.strength, self.skip))
         d_q, d_k = (x.new_empty(*self.shape[:2], time, dk) for x in (self.q, self.k))
         d_v, d_log = torch.empty_like(self.v), torch.empty_like(self.log_decay) if decays else None
         d_strength = None if self.strength is None else torch.empty_like(self.strength)
         d_skip = None if self.skip is None else self.empty(*self.shape[:2], self.chunks)
-        found = (d_q, d_k, d_v, *(g if x is None else x for x in (d_log, d_strength, d_skip)))
-        for levels in self.levels:
-            outer_kernels.gradients[self.grid](
-                self.q, self.k, self.v, strength, skip, g, states, d_states, d_o, *found, *self.sizes, **self.more,
-                LEVELS=levels, DECAYS=decays, **self.options("gradients", levels),
-            )  # fmt: skip
+        if self.channel:
+            width = keys_of(dk, KEYS)
+            registers = self.registers if width <= KEYS else MOST_REGISTERS
+            for levels in self.levels:
+                outer_kernels.gradients_of_values[self.grid](
+                    self.q, self.k, g, d_states, d_o, d_v, *self.sizes, **self.scored(levels)
+                )
+                outer_kernels.gradients_of_keys[(*self.grid, triton.cdiv(dk, width))](
+                    self.q, self.k, self.v, g, states, d_states, d_o, d_q, d_k, g if d_log is None else d_log,
+                    *self.sizes, DECAYS=decays,
+                    **self.options(width, warps_of(width, KEYS), LEVELS=levels, maxnreg=registers),
+                )  # fmt: skip
+        else:
+            self.gradients(g, states, g, d_states, g, d_o, g, d_q, d_k, d_v, d_log, d_strength, d_skip)
         if group > 1:
             d_q, d_k = (x.unflatten(1, (-1, group)).sum(dim=2) for x in (d_q, d_k))
         return d_q, d_k, d_v, d_log, d_strength, None if d_skip is None else d_skip.sum(dim=-1), d_first
+
+    def gradients(
+        self, g: Tensor, states: Tensor, n_states: Tensor, d_states: Tensor, d_n_states: Tensor, d_o: Tensor,
+        d_n: Tensor, *found: Tensor | None,
+    ) -> None:  # fmt: skip
+        """Write the gradients of q, k, v, log a, b and D, with a decay per head; that of log a only where it is."""
+        strength, skip, *found = (g if x is None else x for x in (self.strength, self.skip, *found))
+        by_head_kernels.gradients_by_head[self.grid](
+            self.q, self.k, self.v, strength, skip, g, states, n_states, d_states, d_n_states, d_o, d_n, *found,
+            *self.sizes, DECAYS=found[3] is not g, maxnreg=self.registers, **self.read(),
+        )  # fmt: skip
 
 
 def _ends(g: Tensor, given: Tensor | None, left: Tensor | None) -> tuple[tuple[Tensor, Tensor], dict[str, bool]]:
@@ -250,14 +291,6 @@ class _NormedChunks(Chunks):
 
     normed = True
 
-    def read(self, kernel: str) -> dict[str, Any]:
-        """Return the shapes of tiles of what reads states. A thread holds few numbers of a tile."""
-        key, value = min(64, self.key), min(BLOCK[kernel], width_of(self.shape[-1]))
-        warps = 8 if self.chunk * max(key, value) >= 4096 else 4
-        dot = self.kinds["DOT"]
-        few = {"maxnreg": NORMED_REGISTERS} if (kernel, dot, warps) == ("gradients", "bf16", 8) else {}
-        return {"CHUNK": self.chunk, "BK": key, "BV": value, "DOT": dot, "num_warps": warps, "num_stages": 1, **few}
-
     def forward(self, state: Tensor | None) -> tuple[Tensor, ...]:
         _, chunks, dk, _, _ = self.sizes
         g, states = self.empty(*self.shape[:2], chunks * self.chunk, 1), self.states()
@@ -265,12 +298,10 @@ class _NormedChunks(Chunks):
         self.write(g, states, n_states)
         self.passed(states, n_states, g, state, None, back=False)
         o = torch.empty_like(self.v)
-        normed_kernels.normed_outputs[self.grid](
-            self.q, self.k, self.v, self.strength, g, states, n_states, o, n, *self.sizes[:4], **self.read("outputs")
-        )
+        self.outputs(g, states, n_states, o, n)
         return o, n, g, states, n_states
 
-    def gradients(
+    def normed_backward(
         self, d_o: Tensor | None, d_n: Tensor | None, g: Tensor, states: Tensor, n_states: Tensor
     ) -> tuple[Tensor, ...]:
         """Return the gradients of all inputs."""
@@ -280,8 +311,5 @@ class _NormedChunks(Chunks):
         self.pull(g, d_o, d_n, d_states, d_n_states)
         self.passed(d_states, d_n_states, g, None, None, back=True)
         found = [torch.empty_like(x) for x in (self.q, self.k, self.v, self.log_decay, self.strength)]  # type: ignore[arg-type]
-        normed_kernels.normed_gradients[self.grid](
-            self.q, self.k, self.v, self.strength, g, states, n_states, d_states, d_n_states, d_o, d_n, *found,
-            *self.sizes[:4], **self.read("gradients"),
-        )  # fmt: skip
+        self.gradients(g, states, n_states, d_states, d_n_states, d_o, d_n, *found, None)
         return tuple(found)

@@ -10,7 +10,7 @@ The kernels (those of the delta rule: nn/chunk_forward.py, nn/chunk_backward.py)
 tuned, so that a new length or batch costs one compilation at most; they can be captured in a CUDA graph, and the models
 of a bank are more sequences. Products have float32 sums: of bf16 where queries come as that, else of TF32; where inputs
 are float32 and the run's matmul precision is "highest", each is three of TF32, which is near float32. Keys of more than
-128 channels are an error.
+128 channels are an error, or of more than 256 where the outer recurrence has a decay per head.
 """
 
 from functools import partial
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn import chunk_backward, chunk_forward
-from assay.nn.chunk_sizes import KernelScan, chunk_of, kept_in, ways, width_of
+from assay.nn.chunk_sizes import MOST_REGISTERS, KernelScan, chunk_of, kept_in, keys_of, warps_of, ways, width_of
 from assay.nn.general import general_scan as general_scan
 from assay.nn.least_squares_kernels import ridge_scan as ridge_scan
 from assay.nn.outer import outer_scan as outer_scan
@@ -30,9 +30,11 @@ from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
 
 NEAR_WARPS = 4
 """Warps of a program of a chunk whose rows meet at one point."""
-REGISTERS = {"gradients_of_keys": 128, "gradients_of_solution": 168, "gradients_of_overlaps": 168}
-"""Registers of a thread at most, by kernel, where that is faster: fewer let more programs run side by side, and more
-may be needed for decays per channel, for values of more than 64 channels, or for other products than those of bf16."""
+KEYS = 32
+"""Key channels of a program that makes their gradients with a decay for each, at most."""
+REGISTERS = 168
+"""Registers of a thread at most, where that is faster: three programs run side by side. More may be needed for values
+of more than 64 channels, or for other products than those of bf16."""
 
 
 def delta_scan(
@@ -82,8 +84,11 @@ class _Chunks:
         self.ways = triton.cdiv(dv, self.narrow)
         self.grid, self.sizes = (self.heads, self.chunks), (time, self.chunks, dk, dv)
         self.shapes = {"CHUNK": self.chunk, "DK": key}
+        self.keys = keys_of(dk, KEYS) if self.channel else key
         # A program of one chunk has loops too short to fetch ahead in, which would take the room of other programs.
         self.alone: dict[str, Any] = {**self.shapes, "CHANNEL": self.channel, "DOT": dot, "num_stages": 1}
+        if dot == "tf32x3":
+            self.alone["maxnreg"] = MOST_REGISTERS
         # Chunks whose rows meet at one point, and those whose blocks are merged, which hold five tiles meanwhile.
         self.launches: list[dict[str, Any]] = [{"LEVELS": 0, "num_warps": NEAR_WARPS, **self.alone}]
         if self.channel:
@@ -97,17 +102,19 @@ class _Chunks:
         # What only products read again is kept as they take it.
         self.kept = partial(torch.empty, device=v.device, dtype=kept_in(dot))
 
-    def few(self, kernel: str, *, values: bool = False) -> dict[str, int]:
-        """Return the registers that a kernel may have, one that holds a tile of the `values` too or not."""
-        plenty = self.channel or self.alone["DOT"] != "bf16" or self.shapes["DK"] > 64
-        plenty = plenty or (values and self.shape[-1] > self.block)
-        return {} if plenty else {"maxnreg": REGISTERS[kernel]}
+    def few(self) -> dict[str, int]:
+        """Return the registers that a kernel may have that holds a tile of values too."""
+        plenty = self.channel or self.alone["DOT"] != "bf16" or max(self.shapes["DK"], self.shape[-1]) > 64
+        return {} if plenty else {"maxnreg": REGISTERS}
 
     def finer(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return options with products of TF32 for those of bf16 where a decay per channel gets its gradient: it is a
-        difference of sums in which nearly all cancels, but for the operands' rounding."""
-        coarse = self.channel and options["DOT"] in ("bf16", "rounded")
-        return {**options, "DOT": "tf32"} if coarse else options
+        """Return options for blocks of keys, with products of TF32 for those of bf16 where a decay per channel gets its
+        gradient: it is a difference of sums in which nearly all cancels, but for the operands' rounding."""
+        dot = options["DOT"]
+        fine = {"bf16": "fine", "rounded": "tf32"}.get(dot, dot) if self.channel else dot
+        registers = REGISTERS if dot == "bf16" and self.channel and self.keys <= KEYS else MOST_REGISTERS
+        warps = warps_of(self.keys, KEYS) if self.channel else NEAR_WARPS
+        return {**options, "DK": self.keys, "DOT": fine, "num_warps": warps, "maxnreg": registers}
 
     def forward(self, state: Tensor | None) -> tuple[Tensor, ...]:
         _, chunks, dk, dv = self.sizes
@@ -119,10 +126,12 @@ class _Chunks:
             GIVEN=state is not None, **self.carried,
         )  # fmt: skip
         o = torch.empty_like(self.v)
+        width = self.keys if self.channel and self.shapes["DK"] > 64 else self.shapes["DK"]
         for launch in self.launches:
             chunk_forward.outputs[(*self.grid, self.blocks)](
-                self.q, self.k, u, g, states, o, *self.sizes, BV=self.wide, **launch
-            )
+                self.q, self.k, u, g, states, o, *self.sizes, BV=self.wide, KEY=self.shapes["DK"],
+                **launch | {"DK": width},
+            )  # fmt: skip
         return o, last, g, states, u, fresh, erased, solved
 
     def prepared(self) -> tuple[Tensor, ...]:
@@ -157,31 +166,24 @@ class _Chunks:
             chunk_backward.gradients_of_writes[(*self.grid, self.blocks)](
                 self.q, self.k, g, d_o, du, *self.sizes, BV=self.wide, **launch
             )
+        warps = warps_of(self.shapes["DK"] if self.channel else 0, 64)
         chunk_backward.carry_back[(self.heads, self.ways)](
             self.q, self.k, g, erased, d_o, du, d_states, d_first if d_last is None else d_last.contiguous(), d_first,
-            *self.sizes, GIVEN=d_last is not None, **self.carried,
+            *self.sizes, GIVEN=d_last is not None, **self.carried | {"num_warps": warps},
         )  # fmt: skip
-        # A decay's gradient is a difference of these, which needs all their digits.
-        part = self.empty if decays else self.kept
-        d_q, d_k = torch.empty_like(self.q), torch.empty_like(self.k)
-        d_right, d_erasing = part(self.k.shape), part(self.k.shape)
-        by_head = decays and not self.channel
-        dq = self.empty(self.k.shape[:3]) if by_head else self.empty(self.k.shape) if decays else d_q
-        for launch in self.launches:
-            chunk_backward.gradients_of_keys[self.grid](
-                self.q, self.k, u, g, states, d_states, d_o, d_q if by_head else dq, dq, d_right, *self.sizes,
-                BV=self.block, ALONG=by_head, **self.finer(launch), **self.few("gradients_of_keys"),
-            )  # fmt: skip
-        d_v, d_beta, d_a = torch.empty_like(self.v), self.empty(self.shape[:3]), torch.empty_like(solved)
+        d_v, d_strength, d_a = torch.empty_like(self.v), self.empty(self.shape[:3]), torch.empty_like(solved)
+        # A decay's gradient is a difference with this, which needs all its digits.
+        d_erasing = (self.empty if decays else self.kept)(self.k.shape)
         chunk_backward.gradients_of_solution[self.grid](
-            self.v, self.k, self.beta, g, solved, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, *self.sizes,
-            BV=self.block, **self.alone, **self.few("gradients_of_solution", values=True),
+            self.v, self.k, self.beta, g, solved, fresh, erased, du, states, d_v, d_erasing, d_a, d_strength,
+            *self.sizes, BV=self.block, **self.alone, **self.few(),
         )  # fmt: skip
+        blocks = triton.cdiv(dk, self.keys)
+        d_q, d_k, d_beta = torch.empty_like(self.q), torch.empty_like(self.k), self.empty(blocks, *self.shape[:3])
         d_log = torch.empty_like(self.log_decay) if decays else None
         for launch in self.launches:
-            chunk_backward.gradients_of_overlaps[self.grid](
-                self.q, self.k, self.beta, g, d_a, dq, d_erasing, d_right, states, d_states, d_beta,
-                dq if d_log is None else d_log, d_q, d_k, *self.sizes, BV=self.block, DECAYS=decays,
-                **self.finer(launch), **self.few("gradients_of_overlaps"),
+            chunk_backward.gradients_of_keys[(*self.grid, blocks)](
+                self.q, self.k, self.beta, u, g, states, d_states, d_o, d_a, d_erasing, d_strength, d_q, d_k, d_beta,
+                d_beta if d_log is None else d_log, *self.sizes, BV=self.block, DECAYS=decays, **self.finer(launch),
             )  # fmt: skip
-        return d_q, d_k, d_v, d_beta, d_log, d_first
+        return d_q, d_k, d_v, d_beta.sum(dim=0) if blocks > 1 else d_beta[0], d_log, d_first

@@ -1,17 +1,18 @@
-"""Triton kernels compute the outer recurrence with a normaliser, forward and backward; nn/outer.py drives them.
+"""Triton kernels read the outer recurrence with a decay per head, forward and backward; nn/outer.py drives them.
 
-    n_i = q_i . N_i,   N_i = a_i N_{i-1} + b_i k_i        what a value channel of ones reads, without a block for it
+    n_i = q_i . N_i,   N_i = a_i N_{i-1} + b_i k_i        NORMED: what a value channel of ones reads, without a block
 
-The decay a and the strength b are a head's and token's. What chunks write and pull is outer_kernels.py's; N, a vector,
-goes beside S, in float32. A program has one chunk, and goes through channels of keys and values in blocks of BK and BV:
-no tile is wider, so that several programs share a multiprocessor. Numbers per token stand outside the products, which
-take queries, keys and values as they lie in memory.
+The decay a is a head's and token's, STRONG the strength b too; SKIP and keys of a `group` of heads are as in
+outer_kernels.py, which makes what chunks write and pull; N, a vector, goes beside S, in float32. A program has one
+chunk, and goes through channels of keys and values in blocks of BK and BV: no tile is wider, so that several programs
+share a multiprocessor. Numbers per token stand outside the products, which take queries, keys and values as they lie in
+memory.
 """
 
 import triton
 import triton.language as tl
 
-from assay.nn.chunk_blocks import above, below, dot, put_columns, stored, sums, unless_gone
+from assay.nn.chunk_blocks import above, below, diagonal, dot, put_columns, stored, sums, unless_gone
 from assay.nn.chunk_forward import LENGTHS
 from assay.nn.outer_kernels import per_token
 
@@ -76,26 +77,32 @@ def part(x, k0, dk, BK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def normed_outputs(q, k, v, b, g, states, n_states, o, n, time, chunks, dk, dv, CHUNK: tl.constexpr,
-                   BK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+def outputs_by_head(q, k, v, b, skip, g, states, n_states, o, n, time, chunks, dk, dv, group, CHUNK: tl.constexpr,
+                    BK: tl.constexpr, BV: tl.constexpr, STRONG: tl.constexpr, SKIP: tl.constexpr, NORMED: tl.constexpr,
+                    DOT: tl.constexpr):  # fmt: skip
     """Compute what each token reads, and its n."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
-    q += head * time * dk
-    k += head * time * dk
+    q += head // group * time * dk
+    k += head // group * time * dk
     v += head * time * dv
     g += head * chunks * CHUNK
     states += (head * chunks + chunk) * dk * dv
-    n_states += (head * chunks + chunk) * dk
     met = products(q, k, at, time, dk, CHUNK, BK, DOT) * decays(g, at, CHUNK, False)
-    met *= tl.trans(per_token(b, head, at, time, CHUNK))
+    if STRONG:
+        met *= tl.trans(per_token(b, head, at, time, CHUNK))
     since = tl.exp(sums(g, at, 1, CHUNK, 1, False))
-    read = tl.zeros((CHUNK,), dtype=tl.float32)
-    for k0 in range(0, dk, BK):
-        queries = stored(q, at, time, dk, k0, CHUNK, BK).to(tl.float32)
-        read += tl.sum(queries * part(n_states, k0, dk, BK), axis=1)
-    read = tl.sum(since, axis=1) * read + tl.sum(met, axis=1)
-    tl.store(n + head * time + rows, read, mask=rows < time)
+    if NORMED:
+        n_states += (head * chunks + chunk) * dk
+        read = tl.zeros((CHUNK,), dtype=tl.float32)
+        for k0 in range(0, dk, BK):
+            queries = stored(q, at, time, dk, k0, CHUNK, BK).to(tl.float32)
+            read += tl.sum(queries * part(n_states, k0, dk, BK), axis=1)
+        read = tl.sum(since, axis=1) * read + tl.sum(met, axis=1)
+        tl.store(n + head * time + rows, read, mask=rows < time)
+    if SKIP:
+        met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
+    met = rounded(met, DOT)
     for v0 in range(0, dv, BV):
         found = since * against(q, states, at, time, dk, dv, v0, CHUNK, BK, BV, DOT)
         found += dot(met, stored(v, at, time, dv, v0, CHUNK, BV), DOT)
@@ -103,70 +110,97 @@ def normed_outputs(q, k, v, b, g, states, n_states, o, n, time, chunks, dk, dv, 
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def normed_gradients(q, k, v, b, g, states, n_states, d_states, d_n_states, d_o, d_n, d_q, d_k, d_v, d_log, d_b, time,
-                     chunks, dk, dv, CHUNK: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-                     DOT: tl.constexpr):  # fmt: skip
-    """Compute all gradients of a chunk. A log decay gets what its token and later ones have for reading, less what they
-    have for being read, and what the state after the chunk has."""
+def gradients_by_head(q, k, v, b, skip, g, states, n_states, d_states, d_n_states, d_o, d_n, d_q, d_k, d_v, d_log, d_b,
+                      d_skip, time, chunks, dk, dv, group, CHUNK: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+                      STRONG: tl.constexpr, SKIP: tl.constexpr, NORMED: tl.constexpr, DECAYS: tl.constexpr,
+                      DOT: tl.constexpr):  # fmt: skip
+    """Compute all gradients of a chunk. Those of q and k are each head's own, also where heads share them. DECAYS: a
+    log decay gets what its token and later ones have for reading, less what they have for being read, and what the
+    state after the chunk has."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
-    q += head * time * dk
-    k += head * time * dk
+    q += head // group * time * dk
+    k += head // group * time * dk
     v += head * time * dv
     d_o += head * time * dv
     d_k += head * time * dk
     g += head * chunks * CHUNK
     states += (head * chunks + chunk) * dk * dv
-    n_states += (head * chunks + chunk) * dk
     d_states += (head * chunks + chunk) * dk * dv
-    d_n_states += (head * chunks + chunk) * dk
+    n_states += (head * chunks + chunk) * dk if NORMED else 0
+    d_n_states += (head * chunks + chunk) * dk if NORMED else 0
     gradient = gradients_of_queries(q, k, v, b, g, states, n_states, d_o, d_n, d_q + head * time * dk, head, at, time,
-                                    dk, dv, CHUNK, BK, BV, DOT)  # fmt: skip
+                                    dk, dv, CHUNK, BK, BV, STRONG, NORMED, DOT)  # fmt: skip
     # Numbers per token are loaded again, from a cache: kept, they would take registers in between.
-    strength = per_token(b, head, at, time, CHUNK)
-    met = products(k, q, at, time, dk, CHUNK, BK, DOT) * decays(g, at, CHUNK, True) * strength
-    weights = products(v, d_o, at, time, dv, CHUNK, BV, DOT) + tl.trans(per_token(d_n, head, at, time, CHUNK))
+    met = products(k, q, at, time, dk, CHUNK, BK, DOT) * decays(g, at, CHUNK, True)
+    if STRONG:
+        met *= per_token(b, head, at, time, CHUNK)
+    weights = products(v, d_o, at, time, dv, CHUNK, BV, DOT)
+    if SKIP:
+        tl.store(d_skip + head * chunks + chunk, tl.sum(tl.where(diagonal(CHUNK), weights, 0.0)))
+    if NORMED:
+        weights += tl.trans(per_token(d_n, head, at, time, CHUNK))
     # Each pair of tokens counts for the late one and against the early one, by the very same number.
     gradient += tl.sum(met * weights, axis=0) - tl.sum(met * weights, axis=1)
+    if SKIP:
+        met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
     met, weights = rounded(met, DOT), rounded(weights * decays(g, at, CHUNK, True), DOT)
     end = tl.load(g + at + CHUNK - 1)
     until = tl.exp(end - sums(g, at, 1, CHUNK, 1, False))
+    strong = until
+    if STRONG:
+        strong *= per_token(b, head, at, time, CHUNK)
     for v0 in range(0, dv, BV):
-        found = strength * until * against(k, d_states, at, time, dk, dv, v0, CHUNK, BK, BV, DOT)
+        found = strong * against(k, d_states, at, time, dk, dv, v0, CHUNK, BK, BV, DOT)
         found += dot(met, stored(d_o, at, time, dv, v0, CHUNK, BV), DOT)
         put_columns(d_v + head * time * dv, found, at, time, dv, v0, CHUNK, BV)
 
     by_strength, by_state = tl.zeros((CHUNK,), dtype=tl.float32), tl.zeros((CHUNK,), dtype=tl.float32)
     kept = tl.zeros((BK,), dtype=tl.float32)
     for k0 in range(0, dk, BK):
-        found = across(v, d_states, at, time, dk, dv, k0, CHUNK, BK, BV, DOT) + part(d_n_states, k0, dk, BK)
+        found = across(v, d_states, at, time, dk, dv, k0, CHUNK, BK, BV, DOT)
+        if NORMED:
+            found += part(d_n_states, k0, dk, BK)
         found *= until
         keys = stored(k, at, time, dk, k0, CHUNK, BK).to(tl.float32)
         by_state += tl.sum(keys * found, axis=1)
         found += dot(weights, stored(q, at, time, dk, k0, CHUNK, BK), DOT)
-        by_strength += tl.sum(keys * found, axis=1)
-        put_columns(d_k, strength * found, at, time, dk, k0, CHUNK, BK)
-        kept += tl.sum(part(n_states, k0, dk, BK) * part(d_n_states, k0, dk, BK), axis=0)
-        for v0 in range(0, dv, BV):
-            state, after = stored(states, k0, dk, dv, v0, BK, BV), stored(d_states, k0, dk, dv, v0, BK, BV)
-            kept += tl.sum(state.to(tl.float32) * after.to(tl.float32), axis=1)
-    tl.store(d_b + head * time + rows, by_strength, mask=rows < time)
-    by_state *= tl.sum(strength, axis=1)
-    gradient = tl.cumsum(gradient - by_state, axis=0, reverse=True)
-    gradient += tl.sum(by_state, axis=0) + tl.exp(end) * tl.sum(kept, axis=0)
-    tl.store(d_log + head * time + rows, unless_gone(gradient, g, at, 1, CHUNK, 1, False), mask=rows < time)
+        if STRONG:
+            by_strength += tl.sum(keys * found, axis=1)
+            found *= per_token(b, head, at, time, CHUNK)
+        put_columns(d_k, found, at, time, dk, k0, CHUNK, BK)
+        if NORMED:
+            kept += tl.sum(part(n_states, k0, dk, BK) * part(d_n_states, k0, dk, BK), axis=0)
+        if DECAYS:
+            for v0 in range(0, dv, BV):
+                state, after = stored(states, k0, dk, dv, v0, BK, BV), stored(d_states, k0, dk, dv, v0, BK, BV)
+                kept += tl.sum(state.to(tl.float32) * after.to(tl.float32), axis=1)
+    if STRONG:
+        tl.store(d_b + head * time + rows, by_strength, mask=rows < time)
+        by_state *= tl.sum(per_token(b, head, at, time, CHUNK), axis=1)
+    if DECAYS:
+        gradient = tl.cumsum(gradient - by_state, axis=0, reverse=True)
+        gradient += tl.sum(by_state, axis=0) + tl.exp(end) * tl.sum(kept, axis=0)
+        tl.store(d_log + head * time + rows, unless_gone(gradient, g, at, 1, CHUNK, 1, False), mask=rows < time)
 
 
 @triton.jit
 def gradients_of_queries(q, k, v, b, g, states, n_states, d_o, d_n, d_q, head, at, time, dk, dv, CHUNK: tl.constexpr,
-                         BK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+                         BK: tl.constexpr, BV: tl.constexpr, STRONG: tl.constexpr, NORMED: tl.constexpr,
+                         DOT: tl.constexpr):  # fmt: skip
     """Write dq, and return what a log decay has of the state before the chunk: q dq's share of it."""
-    pull, since = per_token(d_n, head, at, time, CHUNK), tl.exp(sums(g, at, 1, CHUNK, 1, False))
-    weights = (products(d_o, v, at, time, dv, CHUNK, BV, DOT) + pull) * decays(g, at, CHUNK, False)
-    weights = rounded(weights * tl.trans(per_token(b, head, at, time, CHUNK)), DOT)
+    since, weights = tl.exp(sums(g, at, 1, CHUNK, 1, False)), products(d_o, v, at, time, dv, CHUNK, BV, DOT)
+    if NORMED:
+        weights += per_token(d_n, head, at, time, CHUNK)
+    weights *= decays(g, at, CHUNK, False)
+    if STRONG:
+        weights *= tl.trans(per_token(b, head, at, time, CHUNK))
+    weights = rounded(weights, DOT)
     gradient = tl.zeros((CHUNK,), dtype=tl.float32)
     for k0 in range(0, dk, BK):
-        found = across(d_o, states, at, time, dk, dv, k0, CHUNK, BK, BV, DOT) + pull * part(n_states, k0, dk, BK)
+        found = across(d_o, states, at, time, dk, dv, k0, CHUNK, BK, BV, DOT)
+        if NORMED:
+            found += per_token(d_n, head, at, time, CHUNK) * part(n_states, k0, dk, BK)
         found *= since
         gradient += tl.sum(stored(q, at, time, dk, k0, CHUNK, BK).to(tl.float32) * found, axis=1)
         found += dot(weights, stored(k, at, time, dk, k0, CHUNK, BK), DOT)
