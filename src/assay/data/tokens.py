@@ -98,8 +98,8 @@ def _encoded(documents: Named, vocabulary: Vocabulary, names: dict[str, int]) ->
 
 
 def _tokens(ids: np.ndarray, ends: Iterable[int], sizes: Iterable[int], sources: Iterable[int]) -> Tokens:
-    counts = (np.array(list(found), kind) for found, kind in ((ends, np.int64), (sizes, np.int64), (sources, np.uint8)))
-    return Tokens(ids, *counts, np.zeros(0, bool))
+    own = np.array(list(ends), np.int64), np.array(list(sizes), np.int64), np.array(list(sources), np.uint8)
+    return Tokens(ids, *own, np.zeros(0, bool))
 
 
 def _stretches(found: Tokens) -> Iterator[tuple[int, UInt64[np.ndarray, " n"], Bool[np.ndarray, " n"]]]:
@@ -216,5 +216,5 @@ def packed(found: TokenText) -> bytes:
 
 def unpacked(path: Path) -> TokenText:
     with safe_open(path, "np") as file:
-        parts = [Tokens(**{name: file.get_tensor(f"{split}.{name}") for name in FIELDS}) for split in PARTS]
-        return TokenText(*parts, tuple(json.loads(file.metadata()["sources"])))
+        parts = {split: Tokens(*(file.get_tensor(f"{split}.{name}") for name in FIELDS)) for split in PARTS}
+        return TokenText(**parts, sources=tuple(json.loads(file.metadata()["sources"])))
