@@ -144,7 +144,8 @@ def test_the_list_says_what_is_here_and_how_to_get_the_rest(cli: Cli, tmp_path: 
     (smollm2.converted()).mkdir(parents=True)
     (smollm2.converted() / "config.json").write_text("{}")
     code, out, _ = cli("data", "list")
-    assert code == 0 and {*HUB, PYDOC, "digits", "library", "mnist", "speeches", smollm2.NAME} == set(sources())
+    wheels = {"library", "library2", "mnist", smollm2.NAME}
+    assert code == 0 and {*HUB, PYDOC, "digits", "speeches", *wheels} == set(sources())
     blocks = {name: out[out.index(f"\n{name} " if name != "digits" else "digits") :] for name in sources()}
     assert "not here: assay data pull mnist" in blocks["mnist"].split("pydoc")[0]
     assert "here: " in blocks["wikitext-2"].split("\n")[3] and "not here" not in blocks["wikitext-2"].split("\n")[3]

@@ -32,7 +32,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A cache, and a `fetch` that writes a wheel with two Python files into it."""
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
 
-    def fetch(self: Carried) -> Path:
+    def fetch(self: Carried, given: Path | None = None) -> Path:
         self.kept.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(self.kept, "w") as wheel:
             wheel.writestr("b.py", "b = 2\n")
@@ -46,15 +46,15 @@ def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_pulled_texts_are_found_by_name_and_the_wheel_goes(fetched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = "".join(f"{json.dumps({'text': code})}\n" for code in ("a = 1", "b = 2")).encode()
-    files = {"python.jsonl": (library.PYTHON, library._python, hashlib.sha256(written).hexdigest())}
+    files = {"python.jsonl": (library.PYTHON, library.python_files, hashlib.sha256(written).hexdigest())}
     monkeypatch.setattr(library, "FILES", files)
-    assert "sha256 checked" in sources.sources()["library"].pull()
+    assert "sha256 checked" in sources.sources()["library"].pull(None)
     assert text.load_corpus("library").documents == ("a = 1", "b = 2")
     assert [path.name for path in (fetched / "library").iterdir()] == ["python.jsonl"]
 
 
 def test_another_text_than_known_is_refused(fetched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "FILES", {"python.jsonl": (library.PYTHON, library._python, "0" * 64)})
+    monkeypatch.setattr(library, "FILES", {"python.jsonl": (library.PYTHON, library.python_files, "0" * 64)})
     with pytest.raises(UserError, match=r"python\.jsonl came out as another text"):
         library.pull()
     assert not library.is_here()

