@@ -1,6 +1,7 @@
 """How fast a token language model of each mixer trains on a GPU: the trainer's whole step, and where its time goes.
 
-    python benchmarks/language_cuda.py [--mixers LABEL ...] [--lengths 1024 4096] [--parts LABEL ...] [--json FILE]
+    python benchmarks/language_cuda.py [--mixers LABEL ...] [--lengths 1024 4096] [--parts LABEL ...]
+                                       [--check LABEL ...] [--json FILE]
 
 The model is that of the card's first question: width 512, 6 layers of 16 x 512^2 parameters, swiglu, 8,192 tokens of a
 vocabulary whose vectors the head shares; 32,768 tokens a step, bf16 autocast over float32 weights, the fused kernels.
@@ -9,6 +10,8 @@ A step draws a batch, goes forward and backward, clips and updates, as a CUDA gr
 tokens/s          and over attention's at the same length, with the goal where a mixer has one
 share             of 989 TFLOP/s, by 6 N + 12 layers x length x width operations a token
 parts             the device time of a step by kernel, from the profiler
+check             the training loss after 50 steps of 8,192 tokens, less that of the plain loop in float32 without
+                  kernels (goal: within .01 nats), and less that of the same run once more
 
 Kernels are compiled first, by a process for each mixer, and then found in Triton's cache.
 """
@@ -60,6 +63,9 @@ MIXERS = (ATTENTION, *GOALS, "mlstm", "hyena", "base_conv", "linear_attention:co
 ALIGNED = 64
 """The state mixer's width is a multiple of this: cuBLAS has no fast kernels for rows that begin in odd places."""
 WARM, TIMED, PROFILED, SHOWN = 8, 24, 4, 24
+CHECKED, LAST, CLOSE = 50, 10, 0.01
+"""Steps compared with the plain loop; the last ones, whose mean loss counts; and how near it has to be, in nats."""
+OPTIMIZER = Optimizer(lr=2e-3, weight_decay=0.1, beta2=0.95, clip=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,19 +95,21 @@ def advance(steps: Iterator[int], count: int) -> None:
     torch.cuda.synchronize()
 
 
+def model_of(label: str, length: int) -> SequenceModel:
+    state_mixer = state_mixers.parse("swiglu")
+    asked = {"model_dim": WIDTH, "num_layers": LAYERS, "positions": "auto", "layer_params": 16 * WIDTH**2}
+    model = SequenceModel(seq_mixer=mixers.parse(label), state_mixer=state_mixer, tied=True, **asked)  # type: ignore[arg-type]
+    return model.nearest(length, ALIGNED)[0]
+
+
 def trained(label: str, length: int, *, timed: int = TIMED, parts: bool = False) -> dict[str, Any]:
     """Train for a moment; return the speed, the memory and, with `parts`, the milliseconds of a step by kernel."""
-    task = Drawn(length=length)
-    model = SequenceModel(
-        seq_mixer=mixers.parse(label), state_mixer=state_mixers.parse("swiglu"), model_dim=WIDTH, num_layers=LAYERS,
-        positions="auto", tied=True, layer_params=16 * WIDTH**2,
-    ).nearest(length, ALIGNED)[0]  # fmt: skip
+    task, model = Drawn(length=length), model_of(label, length)
     train = Train(max_steps=10**6, micro_batch_size=TOKENS // length, validate_every=1)
-    optimizer = Optimizer(lr=2e-3, weight_decay=0.1, beta2=0.95, clip=1.0)
     found: dict[str, Any] = {}
     with activate(Numerics(device="cuda", matmul_precision="high", backend="triton")):
         torch.manual_seed(0)
-        trainer = SingleTrainer(model.build(task.shape()).cuda(), task, train, optimizer, seed=0)
+        trainer = SingleTrainer(model.build(task.shape()).cuda(), task, train, OPTIMIZER, seed=0)
         torch.cuda.reset_peak_memory_stats()
         steps = trainer.run()
         advance(steps, WARM)
@@ -121,6 +129,33 @@ def trained(label: str, length: int, *, timed: int = TIMED, parts: bool = False)
                 advance(steps, PROFILED)
             found["parts"], found["calls"] = by_kernel(seen)
     return found
+
+
+class Plain(SingleTrainer):
+    """The step as it is written: float32, no graph."""
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, enabled=False)
+
+
+def losses(label: str, *, fast: bool) -> list[float]:
+    """Return the loss at each of the first CHECKED steps."""
+    task, model = Drawn(), model_of(label, 1024)
+    train = Train(max_steps=10**6, micro_batch_size=8, validate_every=1, warmup_ratio=1e-5)
+    numerics = {"matmul_precision": "high", "backend": "triton"} if fast else {}
+    with activate(Numerics(device="cuda", **numerics)):
+        torch.manual_seed(0)
+        kind = SingleTrainer if fast else Plain
+        made = model.build(task.shape()).cuda()
+        trainer = kind(made, task, train, OPTIMIZER, seed=0, graph=fast)
+        return [trainer.losses.item() for _, _ in zip(range(CHECKED), trainer.run(), strict=False)]
+
+
+def checked(label: str) -> dict[str, float | str]:
+    """Compare the last steps' mean loss with the plain loop's, and with a second run's."""
+    one, two, plain = losses(label, fast=True), losses(label, fast=True), losses(label, fast=False)
+    ends = [sum(each[-LAST:]) / LAST for each in (one, two, plain)]
+    return {"mixer": label, "loss": ends[2], "off plain": ends[0] - ends[2], "off itself": ends[0] - ends[1]}
 
 
 def by_kernel(seen: profile) -> tuple[dict[str, float], dict[str, float]]:
@@ -154,12 +189,13 @@ def main() -> int:
     ask.add_argument("--mixers", nargs="+", default=list(MIXERS))
     ask.add_argument("--lengths", nargs="+", type=int, default=[1024])
     ask.add_argument("--parts", nargs="*", default=[])
+    ask.add_argument("--check", nargs="*", default=[])
     ask.add_argument("--json", type=Path)
     given = ask.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device: nothing is measured")
         return 0
-    found: dict[str, Any] = {**machine(), "steps": []}
+    found: dict[str, Any] = {**machine(), "steps": [], "check": []}
     start, spawn = time.perf_counter(), get_context("spawn")
     with ProcessPoolExecutor(16, mp_context=spawn) as pool:
         for compiling in [pool.submit(compiled, label, length) for label in given.mixers for length in given.lengths]:
@@ -190,6 +226,21 @@ def main() -> int:
                 print(f"    {ms:7.3f} ms {row['calls'].get(name, 0):5.0f}  {name[:110]}", flush=True)
             if given.json:
                 given.json.write_text(json.dumps(found, indent=1))
+    for label in given.check:
+        with ProcessPoolExecutor(1, mp_context=spawn) as alone:
+            try:
+                row = alone.submit(checked, label).result()
+            except Exception as error:  # noqa: BLE001 - the other mixers are still compared
+                print(f"{label:48} {one_line(error)}", flush=True)
+                continue
+        found["check"].append(row)
+        met = "met" if abs(row["off plain"]) <= CLOSE else "MISSED"
+        print(
+            f"{label:48} loss {row['loss']:.4f}, off the plain loop {row['off plain']:+.4f} (.01: {met}), "
+            f"off itself {row['off itself']:+.1e}", flush=True,
+        )  # fmt: skip
+        if given.json:
+            given.json.write_text(json.dumps(found, indent=1))
     return 0
 
 
