@@ -17,16 +17,17 @@ from assay.core.errors import UserError
 from assay.core.estimate import duration, estimate
 from assay.core.executors import executors
 from assay.core.executors.base import Executor
-from assay.core.files import can_be_path, is_there
-from assay.core.foreign import load_source, read_source
+from assay.core.files import can_be_path, check_writable, is_there
+from assay.core.foreign import Source, load_source, read_source
 from assay.core.memory import size
 from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
 from assay.core.plugin import classes_in_session
 from assay.core.run import Numerics, Record, Run
-from assay.core.store import Store
+from assay.core.store import RECORD, Store
 from assay.core.study import Study
 from assay.core.words import named as listed
 from assay.report.progress import in_notebook, shown
+from assay.report.files import FINDINGS
 from assay.results import Results as Results
 from assay.studies import studies
 from assay.train.memory import check_memory
@@ -121,6 +122,8 @@ class Session:
         executor = check_memory(study, todo, executor)
         study.check(todo)
         return cls(plan, store, executor, stored, todo, execution, check_disk(study, todo, store.root.parent))
+        for path in (store.root / study.name / RECORD, study.folder(execution.out) / FINDINGS, *study.promised()):
+            check_writable(path)
 
     @cached_property
     def workers(self) -> int:

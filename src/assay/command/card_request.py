@@ -12,7 +12,7 @@ from assay.command.progress import say
 from assay.command.reproduce import computed
 from assay.core.convert import nearest
 from assay.core.errors import UserError
-from assay.core.files import is_there
+from assay.core.files import check_writable, is_there
 from assay.core.plugin import registries
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ def request_of(args: argparse.Namespace) -> "Request":
     # A store of its own: rates that were tried for a card are no results of the study that trains them.
     placing["out"] = str(Path(args.out) / "card")
     vs = _listed(args.vs or ())
+    for folder in filter(None, (placing["out"], getattr(args, "ship", None))):
+        check_writable(Path(folder) / "card.json")
     more = {key: getattr(args, key) for key in ("stored", "budget", "seeds", "text") if hasattr(args, key)}
     if asked := getattr(args, "questions", None):
         more["questions"] = _listed(asked) or asked  # of commas alone: they are no question, and are told of

@@ -22,10 +22,12 @@ from assay.contracts.base import has_contract, made
 from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.declared import declared
 from assay.core.errors import UserError
-from assay.core.foreign import loaded_sources
-from assay.core.plan import assign, parse_grid
+from assay.core.files import check_writable
+from assay.core.foreign import Source, loaded_sources
+from assay.core.plan import Grid, assign, parse_grid, points
 from assay.core.plugin import registries
 from assay.core.study import Reading, Study
+from assay.report.files import FINDINGS
 from assay.core.words import printable, split, unwrapped
 from assay.report.section import Section
 
@@ -90,6 +92,7 @@ def run_reading(light: type[Reading], words: list[str]) -> int:
             raise UserError(f"{prog} needs --{field.name}: `{prog} --help` says what that is.")
     shell, section = ReadingShell(**line.values(ReadingShell)), Section(light.name)
     refuse_unknown(prog, line, (start, shell))
+    check_writable(shell.out / light.name / FINDINGS)
     cls = registries()["studies"][light.name]
     construct(cls, read(named, cls, ReadingShell).values(cls), what=prog).report(section)
     where = ": tables, and figures as .png and .pdf. The page of `assay report` shows stored runs, not these"

@@ -79,7 +79,7 @@ class Dynamics(FromConfig):
         if rows:
             out.finding(_sentence(rows), chart="fig4b_convergence")
         out.table("dynamics", rows, formats=FORMATS, note=f"{spread_of(rows, COLUMNS)} {NOTE}".strip())
-        out.file(self.output_dir / "dynamics_results.json", as_json(results))
+        out.file(self.promised()[0], as_json(results))
         self.figure(out, "fig4a_loss", loss_chart(results), caption="The loss by epoch, mean over seeds.")
         caption = "The epoch at which the loss 'converges'; the line is the number of units."
         self.figure(out, "fig4b_convergence", convergence_chart(results), caption=caption)

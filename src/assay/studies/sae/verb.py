@@ -52,6 +52,9 @@ class FromConfig(Study):
         out.chart(name, chart, caption=caption)
         out.file(self.output_dir / f"{name}.pdf", drawn(chart, ".pdf"))
 
+    def promised(self) -> Sequence[Path]:
+        return (self.output_dir / f"{self.name.rpartition('.')[2]}_results.json",)
+
     @cached_property
     def loaded(self) -> Config:
         return load_config(self.config)
@@ -125,7 +128,7 @@ class Comparison(FromConfig):
 
     def write(self, out: Report, found: Sequence[Row], results: Any, *, figure: str, caption: str) -> None:
         """Write the spec's JSON file, its figure, drawn from that file, and its checkpoints."""
-        out.file(self.output_dir / f"{self.name.rpartition('.')[2]}_results.json", as_json(results))
+        out.file(self.promised()[0], as_json(results))
         self.figure(out, figure, FIGURES[figure](results), caption=caption)
         for path, data in spec_checkpoints(self.output_dir / "checkpoints", found):
             out.file(path, data)
