@@ -56,8 +56,9 @@ class Dynamics(FromConfig):
 
     def axes(self) -> list[tuple[int, str, float]]:
         """Every number of units, optimizer and rate."""
-        asked, units = self.loaded.get, self.hidden_dims or (self.loaded.hidden_dim,)
-        optimizers, rates = asked("sweep", "optimizers", ["adam"]), asked("sweep", "learning_rates", [1e-3])
+        config, units = self.loaded, self.hidden_dims or (self.loaded.hidden_dim,)
+        optimizers = config.get("sweep", "optimizers", [config.get("training", "optimizer", "adam")])
+        rates = config.get("sweep", "learning_rates", [config.lr])
         return list(product(units, map(str, optimizers), map(float, rates)))
 
     def plan(self) -> list[Run]:

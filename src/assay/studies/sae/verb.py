@@ -57,7 +57,7 @@ class FromConfig(Study):
 
     @cached_property
     def loaded(self) -> Config:
-        return load_config(self.config)
+        return load_config(self.config, self.name.rpartition(".")[2])
 
     @cached_property
     def vectors(self) -> VectorData:
@@ -78,13 +78,13 @@ class FromConfig(Study):
 
     def check(self, runs: Sequence[Run]) -> None:
         config, data = self.loaded, self.vectors
-        shape = data.shape()
+        width = data.width()
         wanted = (config.own.get("model") or {}).get("input_dim")
         if not self.data_dir and isinstance(data, Mnist) and _of_windows(config.data_dir):
             said = f"data.data_dir {config.data_dir} is a folder of Windows: looking in the usual places"
             warnings.warn(f"{config.where}: {said}", stacklevel=2)
-        if shape is not None and wanted is not None and not self.dataset and wanted != shape[1]:
-            raise UserError(f"{config.where}: model.input_dim is {wanted}, but {data.label} has {shape[1]} inputs.")
+        if wanted not in (None, width or wanted) and not self.dataset:
+            raise UserError(f"{config.where}: model.input_dim is {wanted}, but {data.label} has {width} inputs.")
         check_sizes(runs, self.searched)
 
     def unfetched(self, runs: Sequence[Run]) -> str:
