@@ -138,7 +138,8 @@ def _dispatch(words: list[str]) -> int:
     if own := [entry for entry in studies.entries() if entry.name.startswith(f"{words[0]}.")]:
         return _family(words[0], words[1:], own)
     known = [*VERBS, *(name.replace(".", " ") for name in studies.names())]
-    raise UserError(f"no command '{words[0]}'.{nearest(words[0], known)} Known: {', '.join(known)}.")
+    close = nearest(words[0], [*known, "--version", "--help"])
+    raise UserError(f"no command '{words[0]}'.{close} Known: {', '.join(known)}.")
 
 
 def _family(name: str, rest: Sequence[str], own: Sequence[Entry]) -> int:
