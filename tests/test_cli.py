@@ -126,6 +126,9 @@ def test_a_study_of_several_commands_lists_them_with_their_questions(cli: Cli) -
         (["report", "all"], "'all': not known. `assay report --help`"),
         (["data", "pul"], "invalid choice: 'pul'"),
         (["check", "encoders", "gruu"], "Did you mean 'GRU'"),
+        (["version"], "Did you mean '--version'?"),  # 2.6, and the next two
+        (["--verison"], "Did you mean '--version'?"),
+        (["--hlep"], "Did you mean '--help'?"),
     ],
 )
 def test_a_wrong_word_is_one_message_with_the_remedy_and_exit_code_2(

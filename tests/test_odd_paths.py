@@ -7,6 +7,7 @@ import pytest
 
 import assay
 from assay.core.errors import UserError
+from assay.core.files import check_writable
 
 TOY = Path(__file__).parent / "toy.py"
 WORDS = {
@@ -74,3 +75,59 @@ def test_the_same_from_python(kind: str) -> None:
     Path("a.txt").write_text("words")
     with pytest.raises(UserError, match="no results folder"):
         assay.load(WORDS[kind])
+
+
+UNWRITABLE = {
+    "a study": ["toy", "--plugin", str(TOY), "--executor", "serial", "--out", "{}"],
+    "a plan": ["toy", "--plugin", str(TOY), "--dry-run", "--out", "{}"],
+    "sae theorem": ["sae", "theorem", "--output", "{}/figure.pdf"],
+    "sae ablation": ["sae", "ablation", "--dataset", "digits", "--output_dir", "{}"],
+    "sae figures": ["sae", "figures", "--output_dir", "{}"],
+    "modular sweep": ["modular", "sweep", "--seeds", "0", "--save", "{}/sweep.pkl"],
+    "modular similarity": ["modular", "similarity", "sweep.pkl", "--out", "{}"],
+    "perplexity": ["perplexity", "--quick-test", "--offline", "--output-dir", "{}"],
+    "card": ["card", "gru", "--out", "{}"],
+    "card --ship": ["card", "gru", "--ship", "{}"],
+    "card submit": ["card", "submit", "my_mixer.py", "{}"],
+    "card submit --out": ["card", "submit", "my_mixer.py", "folder", "--out", "{}"],
+    "reproduce": ["reproduce", "sae-theorem", "--out", "{}"],
+    "findings --page": ["findings", "--page", "{}/page.md"],
+    "findings --ship": ["findings", "--ship", "{}"],
+    "report": ["report", "--out", "{}"],
+    "report --site": ["report", "--site", "{}"],
+}
+MIXER = """
+from dataclasses import dataclass
+from assay.mixers import mixers
+from assay.mixers.gru import GRU
+
+@mixers.register("my_mixer")
+@dataclass(frozen=True, kw_only=True)
+class Mine(GRU):
+    "Mine."
+"""
+
+
+@pytest.mark.parametrize("command", UNWRITABLE)
+def test_2_5_what_cannot_be_written_is_noticed_before_anything_is_computed(
+    cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("the work begins")
+
+    for place in ("core.drive.Drive.__call__", "contracts.base.check", "pages._stored", "command.findings.judged"):
+        monkeypatch.setattr(f"assay.{place}", started)
+    Path("file").write_text("no folder")
+    Path("my_mixer.py").write_text(MIXER)
+    before = sorted(Path().iterdir())
+    code, _, err = cli(*(word.replace("{}", "file/inside") for word in UNWRITABLE[command]))
+    assert code == 2 and "file/inside" in err and err.count("\n") == 1, err
+    assert sorted(Path().iterdir()) == before
+
+
+def test_2_5_a_folder_is_tried_and_nothing_is_left_in_it(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert not list(tmp_path.iterdir())
+    for place in (Path("/proc/assay"), Path("/dev/null/folder")):
+        with pytest.raises(UserError, match="cannot write"):
+            check_writable(place)

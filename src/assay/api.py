@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,15 +18,16 @@ from assay.core.errors import UserError
 from assay.core.estimate import duration, estimate
 from assay.core.executors import executors
 from assay.core.executors.base import Executor
-from assay.core.files import can_be_path, is_there
-from assay.core.foreign import load_source, read_source
+from assay.core.files import can_be_path, check_writable, is_there
+from assay.core.foreign import Source, load_source, read_source
 from assay.core.memory import size
 from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
 from assay.core.plugin import classes_in_session
 from assay.core.run import Numerics, Record, Run
-from assay.core.store import Store
+from assay.core.store import RECORD, Store
 from assay.core.study import Study
 from assay.core.words import named as listed
+from assay.report.files import FINDINGS
 from assay.report.progress import in_notebook, shown
 from assay.results import Results as Results
 from assay.studies import studies
@@ -120,6 +122,8 @@ class Session:
         stored, todo = plan.split(store, retry=execution.retry, force=execution.force)
         executor = check_memory(study, todo, executor)
         study.check(todo)
+        for path in (store.root / study.name / RECORD, study.folder(execution.out) / FINDINGS, *study.promised()):
+            check_writable(path)
         return cls(plan, store, executor, stored, todo, execution, check_disk(study, todo, store.root.parent))
 
     @cached_property
@@ -240,8 +244,8 @@ def run(
     watch: a function that is called with every event (assay.core.drive.Event)
     execution: an `Execution` to start from, instead of one by one
     """
-    for path in plugins:
-        load_source(read_source(path))
+    for source in (sources := [read_source(path) for path in plugins]):
+        load_source(source)
     named = {"out": out, "executor": executor, "workers": workers, "ray_address": ray_address, "device": device,
              "backend": backend, "compile": compile, "force": force, "retry": retry,
              "timeout_per_run": timeout_per_run}  # fmt: skip
@@ -249,21 +253,13 @@ def run(
     placing = {key: convert(types[key], value, what=key) for key, value in named.items() if value is not None}
     if "plugin" in options:
         raise UserError("the flag --plugin is plugins=[...] here, a list of files.")
-    session = _session(study, preset, grid or {}, options, replace(execution or Execution(), **placing))
-    return _watched(session, progress, watch)
-
-
-def _session(study: str, preset: str | None, grid: Grid, options: dict[str, Any], execution: Execution) -> Session:
     cls = studies[study]
     if not issubclass(cls, Study):
         raise UserError(f"'{study}' reads what is there and runs nothing: use `assay {study.replace('.', ' ')}`.")
-    configured = configure(cls, preset, options)
-    refuse_twice(cls, grid, options)
-    return Session.open(configured, combined_grid(cls, preset, grid, named=options), execution)
-
-
-def _watched(session: Session, progress: bool | None, watch: Callable[[Event], None] | None) -> Results:
-    """Compute a session's runs, and show their progress where somebody would see it."""
+    configured = configure(cls, preset, options, sources)
+    refuse_twice(cls, grid or {}, options)
+    axes = combined_grid(cls, preset, grid or {}, named=options, sources=sources)
+    session = Session.open(configured, axes, replace(execution or Execution(), **placing))
     seen = sys.stderr.isatty() or in_notebook() if progress is None else progress
     with session.progress(quiet=not seen) as show:
 
@@ -282,16 +278,33 @@ def load(out: str | Path = "results", study: str | None = None) -> Results:
     return Results(Store(out).records(study))
 
 
-def configure(cls: type[Study], preset: str | None, options: dict[str, Any]) -> Study:
+def configure(cls: type[Study], preset: str | None, options: dict[str, Any], sources: Sequence[Source] = ()) -> Study:
     """Build a study with a preset's options, and the given ones on top."""
     if preset is not None and preset not in cls.presets:
         known = ", ".join(cls.presets) or "none"
         raise UserError(f"study '{cls.name}' has no preset '{preset}'.{nearest(preset, cls.presets)} It has: {known}.")
-    given = {key: value for key, value in (cls.presets[preset] if preset else {}).items() if key != "grid"}
-    return construct(cls, {**given, **options}, what=f"study '{cls.name}'")
+    return construct(cls, {**_start(cls, preset, sources)[0], **options}, what=f"study '{cls.name}'")
 
 
-def combined_grid(cls: type[Study], preset: str | None, grid: Grid, *, named: Iterable[str]) -> dict[str, list[Any]]:
+def _start(cls: type[Study], preset: str | None, sources: Sequence[Source]) -> tuple[dict[str, Any], Grid]:
+    """Return a preset's options and its grid, with the plug-ins of the files beside those that are compared."""
+    given: dict[str, Any] = dict(cls.presets[preset]) if preset else {}
+    axes: Grid = given.pop("grid", {})
+    if not (sources and cls.compares):
+        return given, axes
+    held = attrgetter(cls.compares)(construct(cls, given, what=f"study '{cls.name}'"))
+    several = held if isinstance(held, tuple) else (held,)
+    own = type(several[0]).registry.brought(sources) if several else ()
+    if own and isinstance(held, tuple):
+        given[cls.compares] = (*held, *own)
+    elif own:
+        axes = {**axes, cls.compares: [*axes.get(cls.compares, several), *own]}
+    return given, axes
+
+
+def combined_grid(
+    cls: type[Study], preset: str | None, grid: Grid, *, named: Iterable[str], sources: Sequence[Source] = ()
+) -> dict[str, list[Any]]:
     """Merge the user's grid into a preset's. An axis of the preset is dropped where the user's grid or options name its
     option or what holds it: `--optimizer.lr 1e-3` is one rate, `task:boolean` a whole task."""
     own: dict[str, list[Any]] = {}
@@ -299,8 +312,7 @@ def combined_grid(cls: type[Study], preset: str | None, grid: Grid, *, named: It
         if (path := field_path(cls, key)) in own:
             raise UserError(f"the grid names '{path}' twice, once as '{key}': put all its values into one axis.")
         own[path] = list(values)
-    axes: Grid = cls.presets[preset].get("grid", {}) if preset else {}
-    start = {field_path(cls, key): list(values) for key, values in axes.items()}
+    start = {field_path(cls, key): list(values) for key, values in _start(cls, preset, sources)[1].items()}
     taken = [*own, *(field_path(cls, name) for name in named)]
     replaced = {key for key in start if any(f"{key}.".startswith(f"{path}.") for path in taken)}
     return {key: own.get(key, axis) for key, axis in start.items() if key in own or key not in replaced} | own

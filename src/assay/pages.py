@@ -7,7 +7,7 @@ from pathlib import Path
 
 from assay.core.declared import declared
 from assay.core.errors import UserError
-from assay.core.files import disk_errors, is_there, write_file
+from assay.core.files import check_writable, disk_errors, is_there, write_file
 from assay.core.run import Record, Run, as_planned
 from assay.core.store import Store, whole
 from assay.report.kept import kept
@@ -34,8 +34,8 @@ def write_page(out: str | Path) -> tuple[Path, list[str]]:
     studies whose section could not be made, which the page says in its place."""
     from assay.report.page import build_page, long_tables
 
+    check_writable(path := Path(out) / "report.html")
     found = _stored(out)
-    path = Path(out) / "report.html"
     with disk_errors(path):
         for file, text in long_tables(found.sections):
             write_file(path.parent / file, text.encode())
@@ -48,8 +48,8 @@ def write_site(out: str | Path, folder: str | Path) -> tuple[Path, list[str]]:
     from assay.report.site import build_site, check_folder
 
     check_folder(Path(folder))
+    check_writable(index := Path(folder) / "index.html")
     found = _stored(out)
-    index = Path(folder) / "index.html"
     with disk_errors(index):
         for file, text in build_site(found.sections, found.behind, found.plugins):
             write_file(index.parent / file, text.encode())

@@ -12,6 +12,7 @@ import pytest
 from card_toys import TINY, TOY, TWIN
 
 from assay.card import cost, protocol
+from assay.command import card_request
 
 Cli = Callable[..., tuple[int, str, str]]
 MADE: dict[str, Path] = {}
@@ -312,6 +313,23 @@ def test_questions_may_be_told_apart_by_commas(cli: Cli, monkeypatch: pytest.Mon
     assert code == 0 and [line.partition(":")[0] for line in out.splitlines()[:-1]] == ["recall", "copy"], err
     code, _, err = cli("card", "gru", "--questions", ",", "--dry-run")
     assert code == 2 and "no question ','" in err
+
+
+def test_2_6_mixers_may_be_told_apart_by_commas(cli: Cli) -> None:
+    asked = card_request.chosen(["delta_net,gru"])
+    assert asked == card_request.chosen(["delta_net,", "gru"]) == card_request.chosen(["delta_net", "gru"])
+    assert asked[:2] == (card_request.MIXERS, ["delta_net", "gru"])
+    assert card_request.chosen(["hybrid:pattern=gru+(delta_net:num_heads=1),gru"])[1][1] == "gru"
+    Path("a,b.py").write_text(LEAKING)
+    assert card_request.chosen(["a,b.py"])[1] == ["leaking"], "a file is one word"
+    code, _, err = cli("card", ",", "--dry-run")
+    assert code == 2 and "','" in err
+
+
+def test_2_6_a_file_that_is_no_python_is_not_run(cli: Cli) -> None:
+    Path("README.md").write_text("print('run')")
+    code, out, err = cli("card", "README.md")
+    assert (code, out) == (2, "") and "README.md" in err and ".py" in err and "run\n" not in err
 
 
 def test_a_budget_that_no_question_fits_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from assay.command.card_request import MIXERS, SEEDS, check_promises, chosen, pa
 from assay.command.flags import Parser
 from assay.command.progress import say
 from assay.core.errors import UserError
+from assay.core.files import check_writable
 
 if TYPE_CHECKING:
     from assay.card.battery import Records, Trial
@@ -83,6 +84,7 @@ def submit(words: list[str]) -> int:
     args = parser.parse_args(words)
     if ":" in args.file.name:
         raise UserError(f"'{args.file}': submit a file as it is; an option of its mixer is a default in that file.")
+    check_writable(args.folder / "card.json")
     mine, foreign = _mixers(args.file)
     if len(mine) != 1:
         raise UserError(f"'{args.file}' has {len(mine)} mixers ({', '.join(mine)}): submit one per file.")

@@ -12,8 +12,9 @@ from assay.command.progress import say
 from assay.command.reproduce import computed
 from assay.core.convert import nearest
 from assay.core.errors import UserError
-from assay.core.files import is_there
+from assay.core.files import check_writable, is_there
 from assay.core.plugin import registries
+from assay.core.words import split
 
 if TYPE_CHECKING:
     from assay.card.request import Request
@@ -53,6 +54,8 @@ def request_of(args: argparse.Namespace) -> "Request":
     placing = {key: getattr(args, key) for key in PLACING if getattr(args, key) is not None}
     # A store of its own: rates that were tried for a card are no results of the study that trains them.
     placing["out"] = str(Path(args.out) / "card")
+    for folder in filter(None, (placing["out"], getattr(args, "ship", None))):
+        check_writable(Path(folder) / "card.json")
     vs = _listed(args.vs or ())
     more = {key: getattr(args, key) for key in ("stored", "budget", "seeds", "text") if hasattr(args, key)}
     if asked := getattr(args, "questions", None):
@@ -61,8 +64,8 @@ def request_of(args: argparse.Namespace) -> "Request":
 
 
 def _listed(words: Sequence[str]) -> list[str]:
-    """Return the words of a list, between which there are spaces or commas."""
-    return [each for word in words for each in word.split(",") if each]
+    """Return the words of a list, between which there are spaces or commas; a file's name may have one."""
+    return [each for word in words for each in ([word] if is_there(word) else split(word, ",")) if each]
 
 
 def seconds(word: str) -> float:
@@ -78,7 +81,7 @@ def chosen(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
     options may stand beside its file: `my_mixer.py mine:width=2`."""
     from assay.core.foreign import loaded_sources
 
-    words = [each for word in words for each in _apart(word)]
+    words = [each for word in _listed(words) or words for each in _apart(word)]
     files = [word for word in words if word.endswith(".py") or is_there(word)]
     found = {file: [own for own in plugins_of(file, []) if own[0] in (MIXERS, METHODS)] for file in files}
     if empty := [file for file, own in found.items() if not own]:

@@ -140,7 +140,8 @@ def _dispatch(words: list[str]) -> int:
     if words[0].endswith("measure.py"):  # as a spec runs it
         raise UserError(f"{words[0]} is `assay expressivity` here, with the same flags.")
     known = [*VERBS, *(name.replace(".", " ") for name in studies.names())]
-    raise UserError(f"no command '{words[0]}'.{nearest(words[0], known)} Known: {', '.join(known)}.")
+    close = nearest(words[0], [*known, "--version", "--help"])
+    raise UserError(f"no command '{words[0]}'.{close} Known: {', '.join(known)}.")
 
 
 def _family(name: str, rest: Sequence[str], own: Sequence[Entry]) -> int:

@@ -21,7 +21,7 @@ from assay.command.reproduce import configured, known_claims, tables_of
 from assay.core import shipped
 from assay.core.convert import nearest
 from assay.core.errors import UserError
-from assay.core.files import disk_errors, write_file
+from assay.core.files import check_writable, disk_errors, write_file
 from assay.core.plan import make_plan
 from assay.core.run import Numerics, Record, Run, finite
 from assay.core.store import Store
@@ -98,6 +98,8 @@ def findings(words: list[str]) -> int:
         raise UserError(f"no claim '{unknown[0]}'.{nearest(unknown[0], known)} `assay findings` lists them.")
     if args.names and (args.page or args.ship):
         raise UserError("--page and --ship are about all claims: name none.")
+    for path in filter(None, (args.page, args.ship and args.ship / shipped.MEASURED)):
+        check_writable(path)
     chosen = {name: claim for name, claim in known.items() if not args.names or name in args.names}
     found = [judged(name, claim, sources) for name, claim in chosen.items()]
     found = [one for one in found if one.publishable or not args.certified]

@@ -6,14 +6,8 @@ from assay.command.progress import say
 from assay.contracts.base import has_contract
 from assay.core.convert import nearest
 from assay.core.errors import UserError
-from assay.core.foreign import Source, load_source, read_source, source_of
+from assay.core.foreign import load_source, read_source
 from assay.core.plugin import registries
-
-
-def has_plugins(source: Source) -> bool:
-    """Return whether a file that was loaded has plug-ins: a model of `icl eval` is a function."""
-    modules = {entry.module for known in registries().values() for entry in known.entries()}
-    return any(source_of(module) == source for module in modules)
 
 
 def plugins_of(path: str, names: Sequence[str]) -> list[tuple[str, str]]:

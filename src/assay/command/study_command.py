@@ -13,7 +13,6 @@ from typing import Any, Literal
 from assay.api import Execution, Results, Session, combined_grid, configure, field_path, refuse_twice
 from assay.command.flags import Line, members, options, plugin_options, read, refuse_unknown
 from assay.command.help import chosen_options, describe, other_words, print_choices, print_help
-from assay.command.plugin_files import has_plugins
 from assay.command.progress import say
 from assay.command.publish import Show, Shower, publish
 from assay.command.wandb_log import logged, require_wandb
@@ -22,11 +21,13 @@ from assay.contracts.base import has_contract, made
 from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.declared import declared
 from assay.core.errors import UserError
-from assay.core.foreign import loaded_sources
-from assay.core.plan import assign, parse_grid
+from assay.core.files import check_writable
+from assay.core.foreign import Source, loaded_sources
+from assay.core.plan import Grid, assign, parse_grid, points
 from assay.core.plugin import registries
 from assay.core.study import Reading, Study
 from assay.core.words import printable, split, unwrapped
+from assay.report.files import FINDINGS
 from assay.report.section import Section
 
 LONG = 600.0
@@ -91,6 +92,7 @@ def run_reading(light: type[Reading], words: list[str]) -> int:
     shell, section = ReadingShell(**line.values(ReadingShell)), Section(light.name)
     refuse_unknown(prog, line, (start, shell))
     cls = registries()["studies"][light.name]
+    check_writable(shell.out / light.name / FINDINGS)
     construct(cls, read(named, cls, ReadingShell).values(cls), what=prog).report(section)
     where = ": tables, and figures as .png and .pdf. The page of `assay report` shows stored runs, not these"
     Show(shell.json, shell.quiet, shell.all_columns)(section, shell.out / section.study, where)
@@ -183,28 +185,33 @@ def _axes(line: Line) -> dict[str, list[str]]:
 def _run_one(cls: type[Study], line: Line, show: Shower | None = None) -> int:
     if (code := _answer(cls, line)) is not None:
         return code
-    base = configure(cls, preset := _preset(line), {})
+    base = configure(cls, preset := _preset(line), {}, loaded_sources())
     shell, execution = Shell(**line.values(Shell)), assign(Execution(), line.values(Execution))
-    study, grid = _configured(base, preset, line)
+    study, grid = _configured(base, preset, line, loaded_sources())
     if shell.self_test:
         folders = {id(registry): folder for folder, registry in registries().items()}
-        parts = [(folders[id(part.registry)], part) for part in study.parts()]
+        tried = dict.fromkeys(part for point in points(study, grid) for part in point.parts())
+        parts = [(folders[id(part.registry)], part) for part in tried]
         return max([print_verdicts(folder, part) for folder, part in parts if has_contract(folder)], default=0)
     if shell.wandb == "on":
         require_wandb()
     if shell.cpu_only and execution.device not in ("auto", "cpu"):
         raise UserError(f"--cpu-only and --device {execution.device} exclude each other: leave one out.")
     session = Session.open(study, grid, replace(execution, device="cpu") if shell.cpu_only else execution)
+    kinds = (known for folder, known in registries().items() if folder != "studies")
+    brought = [f"{known.kind}/{name}" for known in kinds for name in known.brought(loaded_sources())]
+    for name in sorted(set(brought).difference(*(run.versions for run in session.plan.runs))):
+        say(f"{name} is in none of these runs: `--choices` lists the words that choose a plug-in.")
     if shell.dry_run:
         return _print_plan(session, shell)
     whole = shell.all_columns or preset in cls.whole_tables
     return publish(session, _compute(session, shell), show or Show(shell.json, shell.quiet, whole))
 
 
-def _configured(base: Study, preset: str | None, line: Line) -> tuple[Study, Mapping[str, Sequence[Any]]]:
+def _configured(base: Study, preset: str | None, line: Line, sources: Sequence[Source] = ()) -> tuple[Study, Grid]:
     """Returns the study that a command line asks for and its grid, the user's on top of the preset's."""
     values = line.values(type(base))
-    axes = combined_grid(type(base), preset, _axes(line), named=values)
+    axes = combined_grid(type(base), preset, _axes(line), named=values, sources=sources)
     grid, rest = _below_axes(type(base), axes, values)
     return assign(base, rest), grid
 
@@ -218,7 +225,7 @@ def _compute(session: Session, shell: Shell) -> Results:
         say(session.describe())
         if shorter := _first_look(session, shell):
             say(shorter)
-        for source in filter(has_plugins, loaded_sources()):
+        for source in (s for s in loaded_sources() if any(k.brought([s]) for k in registries().values())):
             say(f"a study does not check plug-ins: `assay check {source.path}` tries what they promise.")
     asks = session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet)
     if asks and sys.stdin.isatty() and sys.stdout.isatty():

@@ -38,6 +38,8 @@ def logged(watch: Watch, runs: Sequence[Run], labels: Mapping[str, str], *, quie
             raise UserError(
                 f"wandb:on does not work: {_line(error)} Mend that, set WANDB_MODE=offline, or leave wandb:on out."
             ) from error
+    else:
+        say("wandb:on: nothing is logged, since every run is stored already; --force computes them again")
 
     def both(event: Event) -> None:
         watch(event)

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import stat
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -140,6 +141,15 @@ def reason(error: Exception) -> str:
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     line = " ".join(said.split())
     return (line if len(line) <= 200 else f"{line[:200]}...").rstrip(".") or type(error).__name__
+
+
+def check_writable(path: Path) -> None:
+    """Raise a UserError where a file cannot be written, before anything is computed for it; nothing is left behind."""
+    with disk_errors(path):
+        if not can_be_path(path) or path.is_dir():
+            raise OSError(errno.EISDIR, "no file can have that name")
+        above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+        tempfile.TemporaryFile(dir=above).close()  # the mode of a folder does not tell of read-only disks and quotas
 
 
 @contextmanager

@@ -50,6 +50,8 @@ _REGISTERED: dict[str, list[Callable[[], None]]] = {}
 
 def read_source(path: str | Path) -> Source:
     """Return the file as text, or raise a UserError."""
+    if Path(path).suffix != ".py":
+        raise UserError(f"cannot read the plug-in file '{path}': its name does not end in .py. Give a Python file.")
     try:
         text = io.TextIOWrapper(io.BytesIO(read_file(path)), encoding="utf-8").read()  # universal newlines
         return Source(str(path), text)

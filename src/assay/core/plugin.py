@@ -14,7 +14,7 @@ import importlib
 import importlib.metadata
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 from assay.core import words
 from assay.core.convert import construct, nearest, stated
 from assay.core.errors import UserError
-from assay.core.foreign import SESSION, on_reload, read_source, session_version, source_of
+from assay.core.foreign import SESSION, Source, on_reload, read_source, session_version, source_of
 from assay.core.run import finite
 
 ENTRY_POINTS = "assay.plugins"
@@ -203,6 +203,10 @@ class Registry(Generic[P]):
 
     def names(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self.entries())
+
+    def brought(self, sources: Container[Source]) -> tuple[str, ...]:
+        """Return the choices that these files registered."""
+        return tuple(name for name, cls in self._classes.items() if source_of(cls.__module__) in sources)
 
     def __getitem__(self, word: str) -> type[P]:
         """Return the class behind a name or an alias."""

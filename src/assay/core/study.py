@@ -125,6 +125,9 @@ class Study(Plugin):
         {"capacity": {"task": "mqar", "grid": {"optimizer.lr": ["1e-3", "3e-3"], "seed": ["0", "1"]}}}
 
     An axis gives way to the user's own of that option, and to the option itself, or what holds it, once named."""
+    compares: ClassVar[str] = ""
+    """The dotted option that holds what is compared: plug-ins of --plugin join what it has by default or by a preset,
+    unless the command names it. Where it holds one plug-in, they are an axis of the grid."""
     whole_tables: ClassVar[Collection[str]] = ()
     """Presets whose tables are printed with all columns, as a spec shows them."""
     renamed: ClassVar[Mapping[str, str]] = {}

@@ -71,8 +71,6 @@ def build_site(sections: Sections, records: Sequence[Record], used: Used) -> Ite
 def check_folder(folder: Path) -> None:
     """Raise where the site would overwrite somebody's own page."""
     index = folder / "index.html"
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"'{folder}' is a file; a site needs a folder: name another with --site.")
     if index.exists() and OURS not in index.read_text(encoding="utf-8", errors="replace"):
         raise UserError(f"'{index}' was not written by assay and stays; name another folder with --site.")
 

@@ -46,6 +46,7 @@ SPLICED = 64
 class Activations(ModelOutputs):
     """The output of a module of a Hugging Face causal language model, per token of a text."""
 
+    other_names: ClassVar[tuple[str, ...]] = ("llm",)
     version: ClassVar[int] = 3
 
     text: str = "wikitext-2/valid.txt"

@@ -113,7 +113,7 @@ class TestModels:
 class TestFiles:
     def test_the_originals_benchmark_runs(self, cli: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
         (tmp_path / "benchmark.yaml").write_text(BENCHMARK)
-        words = ["--dataset", "digits", "--epochs", "1", "--seeds", "1", "--output-dir", tmp_path / "b"]
+        words = ["--dataset", "digits", "--epochs", "1", "--seeds", "1", "--output-dir", tmp_path / "b", "--l1_weights"]
         place = ["--device", "cpu", "--executor", "serial", "--quiet", "--out", tmp_path]
         code, _, err = cli("sae", "benchmark", "--config", tmp_path / "benchmark.yaml", *words, *place)
         assert code == 0, err
@@ -131,7 +131,7 @@ class TestFiles:
     ) -> None:
         file = tmp_path / "benchmark.yaml"
         file.write_text(BENCHMARK)
-        code, out, err = cli("sae", "benchmark", "--config", file, "--dry-run", "--device", "cpu")
+        code, out, err = cli("sae", "benchmark", "--config", file, "--dry-run", "--device", "cpu", "--l1_weights")
         assert code == 0 and "10 planned" in err + out
         assert (err + out).count("E:/ml_datasets is a folder of Windows") == 1
         file.write_text(BENCHMARK.replace("E:/ml_datasets", "/no/such/folder"))

@@ -15,7 +15,7 @@ from assay.core.errors import UserError
 from assay.core.run import canonical
 from assay.core.store import Store
 from assay.studies.sae import Encoder, StandardSAE
-from assay.studies.sae.benchmark import FIGURE
+from assay.studies.sae.benchmark import FIGURE, Benchmark
 from assay.studies.sae.charts import convergence_chart
 from assay.studies.sae.config import load_config, parse_config
 from assay.studies.sae.dynamics import convergence_epoch, log_slope
@@ -117,7 +117,8 @@ def test_the_verbs_write_the_specs_files_and_share_what_they_trained(ran: Path, 
         kind(64, 8).load_state_dict(state)
 
     records = Store(ran / "results").records("sae")
-    assert len(records) == 2 * 4, "A, C, the autoencoder and C under SGD: the original trained C three times"
+    levels = len(Benchmark.l1_weights)
+    assert len(records) == 2 * (4 + levels), "A, C, the autoencoder and C under SGD: the original trained C three times"
     code, _, err = cli("sae", "ablation", "--config", "small.yaml", "--device", "cpu", "--executor", "serial")
     assert code == 0 and "4 stored, nothing to run" in err
     encoder = next(r for r in records if r.run.options["coder"]["name"] == "lse_infomax")

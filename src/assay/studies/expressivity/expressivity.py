@@ -39,6 +39,7 @@ class Expressivity(Setup, Study):
         "spec": {"models": ("SelfAttn", "StaticMLP"), "keys": "ambiguous", "retr_train_steps": 0, "seeds": (42,)},
     }
 
+    compares: ClassVar[str] = "models"
     whole_tables: ClassVar = ("spec",)
     lowered: ClassVar[Mapping[str, str]] = {"model": "--models"}
 

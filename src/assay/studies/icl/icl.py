@@ -33,6 +33,7 @@ class InContext(Study):
     autocast: ClassVar[bool] = True
     compiles: ClassVar[bool] = True
     presets: ClassVar = PRESETS
+    compares: ClassVar[str] = "model.seq_mixer"
     for_cpu: ClassVar[tuple[str, ...]] = ("quick", "small", "demo")
     renamed: ClassVar[Mapping[str, str]] = {"task.eval_size": "eval_size"}
 

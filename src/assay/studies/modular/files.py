@@ -10,7 +10,6 @@ plain containers around them; anything else is refused, by name.
 
 import hashlib
 import json
-import os
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from assay import __version__
 from assay.core.errors import UserError
-from assay.core.files import DAMAGE, TEXT, can_be_path, is_there, read_file, reason
+from assay.core.files import DAMAGE, TEXT, is_there, read_file, reason
 from assay.core.store import disk_errors, write_file
 from assay.core.words import printable
 from assay.studies.modular import pickles
@@ -120,19 +119,6 @@ def check_path(path: Path, seeds: Sequence[int]) -> None:
             f"--save {path}: a .pkl holds one model per width, and there are {len(set(seeds))} seeds. "
             "Give one seed, or a name that ends in .safetensors."
         )
-
-
-def check_writable(path: Path) -> None:
-    """Raise if a file cannot be written there, as far as that can be seen without writing one."""
-    if not can_be_path(path):
-        raise UserError(f"--save {path}: no file can have that name. Choose a shorter one, of plain letters.")
-    above = next(folder for folder in path.absolute().parents if folder.exists())
-    if path.is_dir():
-        raise UserError(f"--save {path}: a folder has that name. Name a file.")
-    if not above.is_dir():
-        raise UserError(f"--save {path}: {above} is a file, not a folder. Choose another place.")
-    if not os.access(above, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise UserError(f"--save {path}: you may not write there. Choose another place.")
 
 
 def encoded(results: SweepResults, path: Path) -> list[tuple[Path, bytes]]:

@@ -23,7 +23,7 @@ from assay.metrics.size import parameters
 from assay.studies import studies
 from assay.studies.modular.bilinear import Model, answered, pairs_at_once
 from assay.studies.modular.bilinear_bank import BilinearBank, Epoch, PairSplit, Recipe, fresh_models
-from assay.studies.modular.files import check_path, check_writable, encoded
+from assay.studies.modular.files import check_path, encoded
 from assay.studies.modular.metrics.spectra import entropy_effective_rank, interaction_eigenvalues, ratio_effective_rank
 from assay.studies.modular.records import WEIGHTS, recipe_of, saved_sweep, setting
 from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
@@ -99,10 +99,6 @@ class Sweep(Recipe, Study):
     def cohort(self, run: Run) -> Hashable:
         """Group all widths and seeds of a recipe."""
         return setting(run)
-
-    def check(self, runs: Sequence[Run]) -> None:
-        if self.save is not None:
-            check_writable(self.save)
 
     def memory(self, run: Run) -> Mapping[str, int]:
         """Count the largest of training, scoring and the forms' eigenvalues, which take turns."""

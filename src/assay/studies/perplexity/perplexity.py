@@ -68,6 +68,7 @@ class Perplexity(Study):
         **FIELDS,
     }
 
+    compares: ClassVar[str] = "methods"
     lowered: ClassVar[Mapping[str, str]] = {"context": "--context-lengths"}
 
     datasets: tuple[str, ...] = ("wikitext-103",)

@@ -16,6 +16,7 @@ from typing import Any
 from assay.attention import attention
 from assay.attention.base import Method, Pattern, Select
 from assay.core.errors import UserError
+from assay.core.foreign import loaded_sources
 from assay.studies.perplexity.spec.config import say
 from assay.studies.perplexity.spec.experiment import OFFLINE, BenchmarkConfig, ExperimentConfig, as_words
 
@@ -77,6 +78,7 @@ def beside(flags: Mapping[str, Sequence[str]], experiment: ExperimentConfig) -> 
         # As an experiment's own limit does: longer contexts are left out.
         experiment = replace(experiment, model=replace(experiment.model, max_length=int(limits[-1])))
     options = experiment.options()
+    options["methods"] += attention.brought(loaded_sources())  # a --methods beside it wins
     if "model" in flags:
         options["revision"] = None  # of the experiment's model
     if "context_lengths" in flags:

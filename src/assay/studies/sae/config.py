@@ -123,7 +123,7 @@ class Config:
         return list(entries)
 
 
-def load_config(name: str) -> Config:
+def load_config(name: str, verb: str = "default") -> Config:
     shipped = {
         path.name.removesuffix(".yaml"): path for path in files("assay.studies.sae").joinpath("config").iterdir()
     }
@@ -140,10 +140,12 @@ def load_config(name: str) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the config {name}: {reason(error)}. Give a YAML file in UTF-8.") from None
     found = parse_config(text, where=name)
-    # default.yaml fills in what a file leaves out.
-    default = parse_config(shipped["default"].read_text(encoding="utf-8"), where="default")
-    whole = {key: {**value, **(found.sections.get(key) or {})} for key, value in default.sections.items()}
-    return Config(name, {**found.sections, **whole}, found.sections)
+    # default.yaml fills in what a file leaves out, and the verb's own file which coders are compared.
+    default, own = (parse_config(shipped[each].read_text("utf-8"), where=each).sections for each in ("default", verb))
+    whole = {key: {**value, **(found.sections.get(key) or {})} for key, value in default.items()}
+    if lent := {key: own[key] for key in LISTS if key in own and key not in found.sections}:
+        warnings.warn(f"{name} has no {', no '.join(lent)}: taken from the {verb}.yaml of assay", stacklevel=2)
+    return Config(name, {**lent, **found.sections, **whole}, found.sections)
 
 
 def parse_config(text: str, *, where: str) -> Config:

@@ -48,7 +48,7 @@ def chosen(records: Sequence[Record]) -> list[Row]:
     )
     # Coders fitted at once may differ in what no setting shows (width, version): the last one is kept.
     once = {(canonical(row.options["coder"]), row.where): row for row in _of_trained(found)}
-    levels = [replace(level, label=_curve(level)) for row in once.values() for level in _by_rate(row)]
+    levels = [replace(level, label=curve_of(level)) for row in once.values() for level in _by_rate(row)]
     curves = {curve: place for place, curve in enumerate(dict.fromkeys((row.where, row.label) for row in levels))}
     return sorted(levels, key=lambda row: (curves[row.where, row.label], l0(row)))
 
@@ -104,7 +104,7 @@ def level_option(row: Row) -> str | None:
         return None
 
 
-def _curve(row: Row) -> str:
+def curve_of(row: Row) -> str:
     """Names the coder without its level."""
     spec, level = row.options["coder"], level_option(row)
     if level is None:
@@ -176,7 +176,7 @@ def between(levels: Sequence[Record], target: float) -> Record | None:
             pairs = {name: (value, high.metrics.get(name)) for name, value in low.metrics.items()}
             shared = {name: pair for name, pair in pairs.items() if all(isinstance(v, int | float) for v in pair)}
             metrics = {name: a + weight * (b - a) for name, (a, b) in shared.items()}
-            return replace(low, metrics=metrics)
+            return replace(low, metrics=metrics | {"l0": target})
     near = [record for record in curve if abs(record.metrics["l0"] / target - 1) <= MISSED]
     return min(near, key=lambda record: abs(record.metrics["l0"] - target), default=None)
 

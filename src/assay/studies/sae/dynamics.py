@@ -56,8 +56,9 @@ class Dynamics(FromConfig):
 
     def axes(self) -> list[tuple[int, str, float]]:
         """Every number of units, optimizer and rate."""
-        asked, units = self.loaded.get, self.hidden_dims or (self.loaded.hidden_dim,)
-        optimizers, rates = asked("sweep", "optimizers", ["adam"]), asked("sweep", "learning_rates", [1e-3])
+        config, units = self.loaded, self.hidden_dims or (self.loaded.hidden_dim,)
+        optimizers = config.get("sweep", "optimizers", [config.get("training", "optimizer", "adam")])
+        rates = config.get("sweep", "learning_rates", [config.lr])
         return list(product(units, map(str, optimizers), map(float, rates)))
 
     def plan(self) -> list[Run]:
@@ -79,7 +80,7 @@ class Dynamics(FromConfig):
         if rows:
             out.finding(_sentence(rows), chart="fig4b_convergence")
         out.table("dynamics", rows, formats=FORMATS, note=f"{spread_of(rows, COLUMNS)} {NOTE}".strip())
-        out.file(self.output_dir / "dynamics_results.json", as_json(results))
+        out.file(self.promised()[0], as_json(results))
         self.figure(out, "fig4a_loss", loss_chart(results), caption="The loss by epoch, mean over seeds.")
         caption = "The epoch at which the loss 'converges'; the line is the number of units."
         self.figure(out, "fig4b_convergence", convergence_chart(results), caption=caption)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from assay.core.errors import UserError
-from assay.core.files import DAMAGE, is_there, read_file, reason
+from assay.core.files import DAMAGE, check_writable, is_there, read_file, reason
 from assay.core.study import Reading, Report
 from assay.report.files import drawn
 from assay.studies import studies
@@ -57,6 +57,7 @@ class Figures(Reading):
     """Kind of file that is written."""
 
     def report(self, out: Report) -> None:
+        check_writable(self.output_dir / "fig1_theorem")
         charts: dict[str, Any] = {}
         if self.figure in ("all", "1"):
             sizes = {"batch_size": 64, "input_dim": 784, "hidden_dim": 64, "activation": "relu"}

@@ -44,6 +44,7 @@ class Sae(Study):
     version: ClassVar[int] = 3
     question: ClassVar[str] = "Can a sparse code be learned without a decoder, and is it as good?"
     presets: ClassVar = PRESETS
+    compares: ClassVar[str] = "coders"
 
     lowered: ClassVar[Mapping[str, str]] = {"recipe.batch": "--batch", "coder": "--coders"}
 

@@ -61,6 +61,9 @@ class Theorem(Study):
         if self.output.suffix not in (".pdf", ".png", ".svg"):
             raise UserError(f"--output {self.output}: a figure ends in .pdf, .png or .svg.")
 
+    def promised(self) -> Sequence[Path]:
+        return (self.output,)
+
     def plan(self) -> list[Run]:
         sizes: dict[str, Any] = {key: getattr(self, key) for key in (*SIZES, "activation")}
         return self.cells(self.seeds, **sizes)

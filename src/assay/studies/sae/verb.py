@@ -52,9 +52,12 @@ class FromConfig(Study):
         out.chart(name, chart, caption=caption)
         out.file(self.output_dir / f"{name}.pdf", drawn(chart, ".pdf"))
 
+    def promised(self) -> Sequence[Path]:
+        return (self.output_dir / f"{self.name.rpartition('.')[2]}_results.json",)
+
     @cached_property
     def loaded(self) -> Config:
-        return load_config(self.config)
+        return load_config(self.config, self.name.rpartition(".")[2])
 
     @cached_property
     def vectors(self) -> VectorData:
@@ -75,13 +78,13 @@ class FromConfig(Study):
 
     def check(self, runs: Sequence[Run]) -> None:
         config, data = self.loaded, self.vectors
-        shape = data.shape()
+        width = data.width()
         wanted = (config.own.get("model") or {}).get("input_dim")
         if not self.data_dir and isinstance(data, Mnist) and _of_windows(config.data_dir):
             said = f"data.data_dir {config.data_dir} is a folder of Windows: looking in the usual places"
             warnings.warn(f"{config.where}: {said}", stacklevel=2)
-        if shape is not None and wanted is not None and not self.dataset and wanted != shape[1]:
-            raise UserError(f"{config.where}: model.input_dim is {wanted}, but {data.label} has {shape[1]} inputs.")
+        if wanted not in (None, width or wanted) and not self.dataset:
+            raise UserError(f"{config.where}: model.input_dim is {wanted}, but {data.label} has {width} inputs.")
         check_sizes(runs, self.searched)
 
     def unfetched(self, runs: Sequence[Run]) -> str:
@@ -125,7 +128,7 @@ class Comparison(FromConfig):
 
     def write(self, out: Report, found: Sequence[Row], results: Any, *, figure: str, caption: str) -> None:
         """Write the spec's JSON file, its figure, drawn from that file, and its checkpoints."""
-        out.file(self.output_dir / f"{self.name.rpartition('.')[2]}_results.json", as_json(results))
+        out.file(self.promised()[0], as_json(results))
         self.figure(out, figure, FIGURES[figure](results), caption=caption)
         for path, data in spec_checkpoints(self.output_dir / "checkpoints", found):
             out.file(path, data)
