@@ -95,6 +95,10 @@ class Method(Sized):
 
     def check(self, time: int, budget: Budget) -> None:
         """Raise BudgetTooSmall where the method cannot work with this budget."""
+    def fitted(self, time: int, budget: Budget) -> "Method":
+        """Return the method as it runs with this budget: smaller, where it says by which rule its sizes shrink."""
+        return self
+
 
     def require(self, time: int, budget: Budget, least: int, short: str) -> None:
         """Raise BudgetTooSmall where there are fewer slots than `least`; `short` says so in the method's words."""

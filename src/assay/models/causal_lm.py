@@ -136,15 +136,16 @@ class State:
         """Return the output of attention in a layer; `how`: its scale, cap and sinks."""
         if q.shape[2] != k.shape[2]:
             raise UserError("sparse attention scores whole sequences: call the model with use_cache=False.")
-        if refused := next(filter(None, (refusal(self.layout, lane, q.shape[2]) for lane in self.lanes)), ""):
+        lanes = [lane.fitted(q.shape[2]) for lane in self.lanes]
+        if refused := next(filter(None, (refusal(self.layout, lane, q.shape[2]) for lane in lanes)), ""):
             raise UserError(refused)
         self.used = True
         index, turns = int(module.layer_idx), self.layout.turns
         place, call = self.layout.place(index), self.calls.pop(id(module), None)
         how |= {"layers": len(turns), "turn": turns[index], "call": call, "heads": self.heads}
         layer = Layer(q, k, v, own_mask(mask, len(q)), place, **how)
-        _check_padding(self.lanes, layer)
-        return attend(self.lanes, layer, usage=self.usage if self.count else None)
+        _check_padding(lanes, layer)
+        return attend(lanes, layer, usage=self.usage if self.count else None)
 
 
 def _check_padding(lanes: Sequence[Lane], layer: Layer) -> None:

@@ -9,14 +9,13 @@ context and shard are lanes of one forward pass.
 
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Evict, Method, Pattern, Prefix, Select
-from assay.core.convert import option_types
+from assay.core.convert import option_types, stated
 from assay.core.errors import UserError
 from assay.core.files import exists
 from assay.core.grouping import grouped
@@ -232,7 +231,8 @@ class Perplexity(Study):
         cells += [{**cell, "shard": shard} for cell in probe_cells(self) for shard in range(SHARDS)]
         cells += generate_cells(self)
         self._check_heard()
-        runs = [self.cell(seed=self.seed, **(shared | cell)) for cell in cells]
+        runs = [self.cell(seed=self.seed, **(shared | cell | _fitted(cell))) for cell in cells]
+        _check_budgets(runs)
         return list({run.id: run for run in runs}.values())
 
     def _text(self, name: str, context: int) -> dict[str, Any]:
@@ -311,12 +311,9 @@ class Perplexity(Study):
             )
 
     def check(self, runs: Sequence[Run]) -> None:
-        """Check methods at their contexts, and the models that are here; others are checked once they are fetched."""
-        for options in {canonical({**run.options, "shard": 0}): run.options for run in runs}.values():
-            if options["dataset"]["name"] == COPY:
-                check_copy(options["context"])
-            with suppress(BudgetTooSmall):  # the table's row shows it
-                lane_of(options).check(options["context"])
+        """Check the models that are here; others are checked once they are fetched."""
+        for context in {run.options["context"] for run in runs if run.options["dataset"]["name"] == COPY}:
+            check_copy(context)
         for spec, context in _models(runs):
             if is_here(spec["name"], revision=spec["revision"]):
                 check_model(spec["name"], context=context, revision=spec["revision"])
@@ -344,6 +341,25 @@ class Perplexity(Study):
 def counts_in_cache(method: Method) -> bool:
     """Return whether the method can count positions inside its cache."""
     return isinstance(method, Pattern) and method.cache(1 << 20) is not None
+
+
+def _fitted(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a budget makes smaller of a method. Such cells were refused before it did: another id."""
+    method, budget = cell["method"], Budget(**cell["budget"])
+    return dict(set(stated(method.fitted(cell["context"], budget))) - set(stated(method)))
+
+
+def _check_budgets(runs: Sequence[Run]) -> None:
+    """Raise UserError for a method to which every budget is too small; of others the table shows which are."""
+    able, refused = set[str](), dict[str, BudgetTooSmall]()
+    for options in (run.options for run in runs if run.options["budget"]["sparsity"] != 0):
+        try:
+            lane_of(options).check(options["context"])
+            able.add(attention.label_of(options["method"]))
+        except BudgetTooSmall as error:
+            refused.setdefault(attention.label_of(options["method"]), error)
+    for label in (label for label in refused if label not in able):
+        raise UserError(f"{label} can run with none of its budgets: {refused[label]}")
 
 
 def _models(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], int]]:
