@@ -11,7 +11,7 @@ rows of a batch are the sequences of the first lane, then those of the second, a
 `lm`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from assay.attention.layer import Call, Keys, Layer, Output, Queries, Values
 from assay.core.errors import UserError
 from assay.core.files import is_there
 from assay.core.plugin import plugins_in
-from assay.data.language_model import WEIGHTS, check_context, check_loads, check_not_gguf_folder, placed
+from assay.data.language_model import WEIGHTS, check_contexts, check_loads, check_not_gguf_folder, placed, positions
 from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
@@ -37,14 +37,14 @@ from assay.models.layout import Layout, model_layout, why_not
 from assay.models.taking_over import own_mask, taking_over
 
 
-def check_model(name: str, *, context: int, revision: str | None = None) -> None:
-    """Raise UserError for what would fail or mean nothing once the model is loaded: a folder without weights, a context
-    that is longer than the model has positions for, and a quantised model whose package is missing."""
+def check_model(name: str, *, contexts: Iterable[int], revision: str | None = None) -> None:
+    """Raise UserError for what would fail or mean nothing once the model is loaded: a folder without weights, contexts
+    that are longer than the model has positions for, and a quantised model whose package is missing."""
     check_not_gguf_folder(name)
     folder = placed(name)
     if is_there(folder, folder=True) and not any(path.suffix in WEIGHTS for path in Path(folder).iterdir()):
         raise UserError(f"cannot load the model '{name}': the folder has no file of weights ({', '.join(WEIGHTS)}).")
-    check_context(name, context, option="--context-lengths", revision=revision)
+    check_contexts(name, contexts, positions(name, revision=revision), option="--context-lengths")
     check_loads(name, revision=revision)
 
 

@@ -21,8 +21,8 @@ from assay.core.files import exists
 from assay.core.grouping import grouped
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
-from assay.data import hub, text
-from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, is_here, may_slide, placed
+from assay.data import hub, language_model, smollm2, text
+from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, POSITIONS, is_here, may_slide, placed
 from assay.models.causal_lm import check_model
 from assay.studies import studies
 from assay.studies.perplexity.document import Sweeps
@@ -75,7 +75,7 @@ class Perplexity(Study):
     methods: tuple[Method, ...] = ()
     """Attention methods, such as h2o or streaming_llm:num_sink_tokens=8; none named: dense h2o cab_v4 streaming_llm
     window."""
-    model: str = "TinyLlama/TinyLlama-1.1B-Chat-v1.0"
+    model: str = "HuggingFaceTB/SmolLM2-1.7B"
     """A causal language model: its name on the hub, its folder (looked for in ASSAY_DATA too), a GGUF file, or
     smollm2-135m, which needs no hub."""
     revision: str | None = None
@@ -290,21 +290,22 @@ class Perplexity(Study):
 
     def prepare(self, runs: Sequence[Run]) -> None:
         """Fetch texts, tokenizers and models once, before anything is computed."""
-        silent = not self.offline and _needs_hub(runs) and not hub.answers(hub.endpoint())
+        instead = _without_the_hub(runs)
+        silent = not self.offline and instead and not hub.answers(hub.endpoint())
         if self.offline or silent:
             # The hub's libraries read this when they are imported, here and in workers, and then use their cache alone.
             os.environ["HF_HUB_OFFLINE"] = "1"
         try:
             self._fetch(runs)
         except UserError as error:
-            if not silent:
+            if not instead or not (self.offline or silent):
                 raise
-            said = f"{hub.endpoint()} did not answer within {hub.PATIENCE:g} s, so only its cache was there to use"
-            raise UserError(f"{said}: {error}") from None
+            said = f"{hub.endpoint()} did not answer within {hub.PATIENCE:g} s, so only its cache was there to use: "
+            raise UserError(f"{said * bool(silent)}{error} Here the command works with {instead} at its end.") from None
 
     def _fetch(self, runs: Sequence[Run]) -> None:
-        for spec, context in _models(runs):
-            check_model(spec["name"], context=context, revision=spec["revision"])
+        for spec, contexts in _models(runs):
+            check_model(spec["name"], contexts=contexts, revision=spec["revision"])
         for run in {_texts_of(run): run for run in runs}.values():
             spans_for(
                 canonical(run.options["dataset"]), canonical(run.options["model"]), run.options["context"], run.seed
@@ -314,15 +315,17 @@ class Perplexity(Study):
         """Check the models that are here; others are checked once they are fetched."""
         for context in {run.options["context"] for run in runs if run.options["dataset"]["name"] == COPY}:
             check_copy(context)
-        for spec, context in _models(runs):
+        for spec, contexts in _models(runs):
             if is_here(spec["name"], revision=spec["revision"]):
-                check_model(spec["name"], context=context, revision=spec["revision"])
+                check_model(spec["name"], contexts=contexts, revision=spec["revision"])
+            else:
+                most = POSITIONS.get(spec["name"])
+                language_model.check_contexts(spec["name"], contexts, most, option="--context-lengths")
 
     def unfetched(self, runs: Sequence[Run]) -> str:
         away = [spec["name"] for spec, _ in _models(runs) if not is_here(spec["name"], revision=spec["revision"])]
-        return (
-            f"not here yet, and not fetched by a dry run: {', '.join(away)}; its limits are not known." if away else ""
-        )
+        told = ", ".join(f"{name} ({POSITIONS.get(name, 'an unknown number of')} positions)" for name in away)
+        return f"not here yet, and not fetched by a dry run: {told}." if away else ""
 
     def memory(self, run: Run) -> Mapping[str, int]:
         return memory(run)
@@ -362,10 +365,10 @@ def _check_budgets(runs: Sequence[Run]) -> None:
         raise UserError(f"{label} can run with none of its budgets: {refused[label]}")
 
 
-def _models(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], int]]:
-    """The models of the runs, each with its longest context."""
+def _models(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], set[int]]]:
+    """The models of the runs, each with its contexts."""
     groups = grouped(runs, lambda run: canonical(run.options["model"])).values()
-    return [(own[0].options["model"], max(run.options["context"] for run in own)) for own in groups]
+    return [(own[0].options["model"], {run.options["context"] for run in own}) for own in groups]
 
 
 def _texts_of(run: Run) -> str:
@@ -374,7 +377,9 @@ def _texts_of(run: Run) -> str:
     return canonical([dataset, run.options["model"], run.options["context"] if PROBE in dataset else 0])
 
 
-def _needs_hub(runs: Sequence[Run]) -> bool:
+def _without_the_hub(runs: Sequence[Run]) -> str:
+    """Return the flags that spare a command the hub; none where it does not need it."""
     models, texts = ({run.options[key]["name"] for run in runs} for key in ("model", "dataset"))
     here = {name for name in models if name in KNOWN_WITHOUT_THE_HUB or exists(placed(name))}
-    return bool(models - here or texts & text.HUB.keys())
+    model, dataset = f"--model {smollm2.NAME}", f"--datasets {text.SPEECHES}"
+    return " ".join([model] * bool(models - here) + [dataset] * bool(texts & text.HUB.keys()))
