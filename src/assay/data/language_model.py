@@ -197,13 +197,10 @@ def may_slide(name: str) -> bool:
     return not is_there(config) or re.search(rb'"sliding_window"\s*:\s*\d', read_file(config)) is not None
 
 
-def positions(name: str, *, revision: str | None = None) -> int | None:
-    """Return how many positions a model has; None where any number is fine."""
-    return getattr(load_config(name, revision=revision).get_text_config(), "max_position_embeddings", None)
-
-
-def check_contexts(name: str, contexts: Iterable[int], most: int | None, *, option: str) -> None:
+def check_contexts(name: str, contexts: Iterable[int], *, option: str, revision: str | None = None) -> None:
     """Raise UserError for contexts that are longer than the model has positions for."""
+    if (most := POSITIONS.get(name)) is None:
+        most = getattr(load_config(name, revision=revision).get_text_config(), "max_position_embeddings", None)
     if most is not None and (beyond := [str(context) for context in sorted(set(contexts)) if context > most]):
         raise UserError(
             f"'{name}' has {most} positions (max_position_embeddings), fewer than a context of {', '.join(beyond)}. "

@@ -28,7 +28,8 @@ from assay.attention.layer import Call, Keys, Layer, Output, Queries, Values
 from assay.core.errors import UserError
 from assay.core.files import is_there
 from assay.core.plugin import plugins_in
-from assay.data.language_model import WEIGHTS, check_contexts, check_loads, check_not_gguf_folder, placed, positions
+from assay.data.language_model import WEIGHTS, check_loads, check_not_gguf_folder, placed
+from assay.data.language_model import check_contexts as check_contexts
 from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
@@ -44,7 +45,7 @@ def check_model(name: str, *, contexts: Iterable[int], revision: str | None = No
     folder = placed(name)
     if is_there(folder, folder=True) and not any(path.suffix in WEIGHTS for path in Path(folder).iterdir()):
         raise UserError(f"cannot load the model '{name}': the folder has no file of weights ({', '.join(WEIGHTS)}).")
-    check_contexts(name, contexts, positions(name, revision=revision), option="--context-lengths")
+    check_contexts(name, contexts, option="--context-lengths", revision=revision)
     check_loads(name, revision=revision)
 
 

@@ -21,9 +21,9 @@ from assay.core.files import exists
 from assay.core.grouping import grouped
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
-from assay.data import hub, language_model, smollm2, text
+from assay.data import hub, smollm2, text
 from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, POSITIONS, is_here, may_slide, placed
-from assay.models.causal_lm import check_model
+from assay.models.causal_lm import check_contexts, check_model
 from assay.studies import studies
 from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
@@ -140,6 +140,7 @@ class Perplexity(Study):
     """Seed of the copy probe, and of the texts of the others."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "datasets", tuple(map(text.named, self.datasets)))
         contexts = (*self.context_lengths, self.fixed)
         if not self.context_lengths or min(contexts) < 2:
             raise UserError("--context-lengths: give at least one, of 2 tokens or more.")
@@ -230,7 +231,7 @@ class Perplexity(Study):
         ]
         cells += [{**cell, "shard": shard} for cell in probe_cells(self) for shard in range(SHARDS)]
         cells += generate_cells(self)
-        self._check_heard()
+        self._check_heard(shared["model"])
         runs = [self.cell(seed=self.seed, **(shared | cell | _fitted(cell))) for cell in cells]
         _check_budgets(runs)
         return list({run.id: run for run in runs}.values())
@@ -272,8 +273,21 @@ class Perplexity(Study):
         hides = isinstance(method, Pattern) and bool(method.when_hidden)
         return hides and counts_in_cache(method) and may_slide(self.model)
 
-    def _check_heard(self) -> None:
-        """Raise for a flag that no method takes; where only some take it, the others' rows say so."""
+    def _check_heard(self, model: Mapping[str, Any]) -> None:
+        """Raise for an option that nothing reads, and for a flag that no method takes; where only some take it, the
+        others' rows say so."""
+        is_local = self.model in KNOWN_WITHOUT_THE_HUB or model["sha256"] is not None
+        probing = "" if self.probes else "there are no --probes"
+        measured = self.swept_contexts or (self.sparsity_sweep and self.fixed_sparsity in self.sparsity_levels)
+        unread = {
+            "chunk": "" if self.protocol == "chunked" else "it is for --protocol chunked",
+            "fixed_sparsity": "" if measured else "there is no sweep over several --context-lengths",
+            **dict.fromkeys(("probe_depths", "probe_samples", "probe_decode"), probing),
+            "revision": "the model is not from the hub" if is_local else "",
+        }
+        for name, why in unread.items():
+            if why and getattr(self, name) != getattr(Perplexity, name):
+                raise UserError(f"--{name.replace('_', '-')} means nothing here: {why}.")
         methods = self.chosen()
         named = ", ".join(method.label for method in methods)
         if self.positions == "cache" and not any(map(counts_in_cache, methods)):
@@ -316,11 +330,10 @@ class Perplexity(Study):
         for context in {run.options["context"] for run in runs if run.options["dataset"]["name"] == COPY}:
             check_copy(context)
         for spec, contexts in _models(runs):
+            if spec["name"] in POSITIONS:
+                check_contexts(spec["name"], contexts, option="--context-lengths")
             if is_here(spec["name"], revision=spec["revision"]):
                 check_model(spec["name"], contexts=contexts, revision=spec["revision"])
-            else:
-                most = POSITIONS.get(spec["name"])
-                language_model.check_contexts(spec["name"], contexts, most, option="--context-lengths")
 
     def unfetched(self, runs: Sequence[Run]) -> str:
         away = [spec["name"] for spec, _ in _models(runs) if not is_here(spec["name"], revision=spec["revision"])]
