@@ -12,6 +12,7 @@ import pytest
 from assay.core.errors import UserError
 from assay.core.foreign import Source, load_source
 from assay.core.plugin import Plugin, Registry, registries
+from assay.core.words import folded
 
 FRUITS = {
     "apple.py": '''
@@ -97,11 +98,27 @@ def test_a_record_is_named_also_where_its_plugin_is_not_known(fruits: Registry) 
     assert fruits.label_of({"name": "quince", "seeds": 9, "hairy": True}) == "quince:seeds=9:hairy=true"
 
 
+def test_case_and_punctuation_do_not_matter_where_one_name_is_meant(fruits: Registry) -> None:
+    assert fruits["APFEL"] is fruits["Ap-ple"] is fruits["apple"] and fruits.parse("A.P.P.L.E:seeds=7").seeds == 7
+    for name in ("red_fig", "redfig"):
+        fruits.register(name)(type(name, (fruits["apple"],), {"aliases": (), "__module__": "mine"}))
+    assert fruits["red_fig"] is not fruits["redfig"], "as they are written"
+    with pytest.raises(UserError, match="no fruit named 'Red Fig'"):
+        fruits["Red Fig"]
+
+
+def test_no_two_names_of_a_folder_differ_in_case_and_punctuation_alone() -> None:
+    for registry in registries().values():
+        spellings = {alias: entry.name for entry in registry.entries() for alias in (entry.name, *entry.aliases)}
+        names = {(folded(alias), name) for alias, name in spellings.items()}
+        assert len(names) == len({alias for alias, _ in names}), registry.kind
+
+
 @pytest.mark.parametrize(
     ("word", "parts"),
     [
         ("aple", ["no fruit named 'aple'", "Did you mean 'apple'", "broken", "--plugin"]),
-        ("APFEL", ["Did you mean 'Apfel'"]),
+        ("APFLE", ["Did you mean 'Apfel'"]),
         ("apple:sedes=3", ["no option 'sedes'", "Did you mean 'seeds'", "colour"]),
         ("apple:seeds=many", ["option 'seeds'", "expected int", "'many'"]),
         ("apple:seeds", ["'seeds' has no value", "apple:option=value"]),

@@ -17,7 +17,7 @@ residents *and* the new key, update the scores, evict one. So k slots mean k + 1
     (this is `window`)                    1: 0 1                                 4:     2 3 4
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -58,6 +58,8 @@ class Method(Sized):
     registry: ClassVar[Registry] = attention
     renamed: ClassVar[dict[str, str]] = {}
     """Former names of what a method's author writes: a file that still defines one is told the new name."""
+    elsewhere: ClassVar[Mapping[str, str]] = {"sparsity": "--sparsity-levels", "slots": "--budgets"}
+    """Options that users look for in a method -> what sets them."""
     bounded: ClassVar[bool] = True
     """Whether a budget bounds what is kept; where something else decides, `departure` says what the budget means."""
     portable: ClassVar[bool] = True
@@ -92,6 +94,10 @@ class Method(Sized):
         if self.has_budgets:
             return 1.0 if budget.cache(time) >= time else None
         return cache_density(time, budget.cache(time))
+
+    def fitted(self, time: int, budget: Budget) -> "Method":
+        """Return the method as it runs with this budget: smaller, where it says by which rule its sizes shrink."""
+        return self
 
     def check(self, time: int, budget: Budget) -> None:
         """Raise BudgetTooSmall where the method cannot work with this budget."""

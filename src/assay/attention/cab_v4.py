@@ -11,7 +11,7 @@ before. Each row has a budget of its own, as in V3, where the code behind the sp
 one; and a block that both rules choose is made up for by another, so that the budget is spent.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -48,6 +48,9 @@ class CabV4(CurvatureSelect):
             raise UserError(f"{self.name}: magnitude_ratio={self.magnitude_ratio} is a share, from 0 to 1.")
         if not 0 <= self.queries <= self.block_size:
             raise UserError(f"{self.name}: queries={self.queries} of a block of {self.block_size}; 0 is all.")
+
+    def in_blocks_of(self, size: int) -> "CabV4":
+        return replace(self, block_size=size, queries=min(self.queries, size))
 
     def vectors_read(self, visible: float, attended: float) -> float:
         """Every key is read by each query whose weights count: they are those of dense attention."""

@@ -12,9 +12,14 @@ the part that goes by way of other blocks:
 As published all of this reads the future: the longest query of a block comes after its first tokens, A is scaled by
 the whole matrix, and detours go through later blocks. Here a block chooses before its first token: by the queries of
 the block before, with the extremes of the rows so far, by detours over the blocks between j and i.
+
+A budget of fewer than `least_blocks` blocks leaves little to choose beside the query's own. In a language model
+block_size is halved until the budget allows so many:
+
+    sparsity=0.9, 512 tokens     blocks of 64: 1 of 8     32: 2 of 16     16: 3 of 32     8: 6 of 64, which it gets
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -27,12 +32,11 @@ from assay.attention import flex
 from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, block_density, highest
 from assay.attention.checks import look
 from assay.attention.layer import Blocks, Layer
+from assay.core.convert import added
 
 Scores = Float[Tensor, "rows heads block block"]
 Count = Int[Tensor, "rows 1 block 1"]
 Among = Bool[Tensor, "rows 1 block block"]
-LEAST_BLOCKS = 4
-"""With fewer blocks, little but the query's own block and chance decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,22 @@ class CurvatureSelect(BlockSelect):
 
     lambda_redundancy: float = 0.3
     """Weight of the detours through other blocks."""
+    least_blocks: int = added(4)
+    """Blocks that a budget must allow: block_size is halved until it does. 1: it stays as it is."""
+
+    def fitted(self, time: int, budget: Budget) -> "CurvatureSelect":
+        fitting: CurvatureSelect = self
+        while fitting.block_size > 1 and fitting.falls_short(time, budget):
+            fitting = fitting.in_blocks_of(fitting.block_size // 2)
+        return self if fitting.falls_short(time, budget) else fitting
+
+    def in_blocks_of(self, size: int) -> "CurvatureSelect":
+        return replace(self, block_size=size)
+
+    def falls_short(self, time: int, budget: Budget) -> bool:
+        """Return whether the budget allows fewer than `least_blocks` of the blocks there are."""
+        available = -(-time // self.block_size)
+        return self.blocks(available, budget) < min(self.least_blocks, available)
 
     def choose(self, layer: Layer, curvature: Scores, count: Count, among: Among) -> Blocks:
         """Return `count` blocks of keys for each block of queries, its own included: by default those of highest
@@ -114,12 +134,12 @@ class CurvatureSelect(BlockSelect):
         return block_density(time, self.block_size, blocks)
 
     def check(self, time: int, budget: Budget) -> None:
-        available = -(-time // self.block_size)
-        allowed = self.blocks(available, budget)
-        if allowed < min(LEAST_BLOCKS, available):
+        if self.falls_short(time, budget):
+            available = -(-time // self.block_size)
             raise BudgetTooSmall(
-                f"budget below {LEAST_BLOCKS} blocks: {self.name} with {budget} has {allowed} of the {available} "
-                f"blocks of {self.block_size} in {time} tokens. Give it more, longer sequences or a smaller block_size."
+                f"budget below {self.least_blocks} blocks: {self.name} with {budget} has "
+                f"{self.blocks(available, budget)} of the {available} blocks of {self.block_size} in {time} tokens. "
+                "Give it more or longer sequences, or set block_size or least_blocks lower."
             )
 
 

@@ -59,6 +59,11 @@ class Lane:
         if self.prefix and self.positions == "cache":
             raise UserError("positions inside the cache are defined for the online protocol alone.")
 
+    def fitted(self, time: int) -> "Lane":
+        """Return the lane as it runs: its method fitted to the budget."""
+        method = self.method.fitted(time, self.budget)
+        return self if method is self.method else replace(self, method=method)
+
     @property
     def placed(self) -> Method:
         """Return the method; a Prefix method gets the lane's prefix in place of its own."""

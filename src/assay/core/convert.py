@@ -60,8 +60,9 @@ def construct(cls: type[T], given: Mapping[str, Any], *, what: str, exact: bool 
     hints = option_types(cls)
     for key in given:
         if key not in hints:
-            known = ", ".join(hints) or "no options"
-            raise UserError(f"{what} has no option '{key}'.{nearest(key, hints)} It has: {known}.")
+            known, flag = ", ".join(hints) or "no options", getattr(cls, "elsewhere", {}).get(key)
+            meant = f" It is set by {flag}." if flag else nearest(key, hints)
+            raise UserError(f"{what} has no option '{key}'.{meant} It has: {known}.")
     return cls(
         **{key: convert(hints[key], item, what=f"{what}, option '{key}'", exact=exact) for key, item in given.items()}
     )

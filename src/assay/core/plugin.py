@@ -246,16 +246,17 @@ class Registry(Generic[P]):
         return ":".join([spec["name"], *options])
 
     def resolve(self, word: str) -> str:
-        """Return the name that a name or an alias stands for."""
+        """Return the name that a name or an alias stands for, written in any case and punctuation that no other has."""
         spellings = {alias: entry.name for entry in self.entries() for alias in (entry.name, *entry.aliases)}
-        if word not in spellings:
+        alike = {name for alias, name in spellings.items() if words.folded(alias) == words.folded(word)}
+        if word not in spellings and len(alike) != 1:
             known = [" = ".join((entry.name, *entry.aliases)) for entry in self.entries()]
             raise UserError(
                 f"no {self.kind} named '{word}'.{nearest(word, spellings)} Known: {', '.join(known)}. "
                 f"To add one, write a file with a class under @{self.package.rpartition('.')[2]}.register('{word}') "
                 "and give it with --plugin FILE."
             )
-        return spellings[word]
+        return spellings.get(word) or alike.pop()
 
 
 def is_plugin_type(hint: Any) -> bool:

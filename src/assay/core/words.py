@@ -74,6 +74,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
+def folded(text: str) -> str:
+    """Return a name without case and punctuation: `Local+Strided` and `local_strided` are one."""
+    return re.sub(r"[\W_]", "", text).casefold()
+
+
 def is_name(text: str) -> bool:
     """Return whether a plug-in may have this name: printable, and nothing in it that separates words."""
     return bool(text) and text.isprintable() and not FORBIDDEN.search(text)

@@ -14,7 +14,7 @@ import importlib.util
 import io
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -34,6 +34,14 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 WEIGHTS = (".safetensors", ".bin")
 GGUF = ".gguf"
 KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
+POSITIONS = {
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": 2048,
+    "meta-llama/Llama-2-7b-hf": 4096,
+    "HuggingFaceTB/SmolLM2-1.7B": 8192,
+    smollm2.NAME: 8192,
+    "togethercomputer/LLaMA-2-7B-32K": 32768,
+}
+"""Positions of the models that a default or a config names, known before they are here."""
 PACKAGES: Mapping[str, Sequence[str]] = {
     "bitsandbytes": ("bitsandbytes",),
     "torchao": ("torchao",),
@@ -189,12 +197,13 @@ def may_slide(name: str) -> bool:
     return not is_there(config) or re.search(rb'"sliding_window"\s*:\s*\d', read_file(config)) is not None
 
 
-def check_context(name: str, context: int, *, option: str, revision: str | None = None) -> None:
-    """Raise UserError for a context that is longer than the model has positions for."""
-    most = getattr(load_config(name, revision=revision).get_text_config(), "max_position_embeddings", None)
-    if most is not None and context > most:
+def check_contexts(name: str, contexts: Iterable[int], *, option: str, revision: str | None = None) -> None:
+    """Raise UserError for contexts that are longer than the model has positions for."""
+    if (most := POSITIONS.get(name)) is None:
+        most = getattr(load_config(name, revision=revision).get_text_config(), "max_position_embeddings", None)
+    if most is not None and (beyond := [str(context) for context in sorted(set(contexts)) if context > most]):
         raise UserError(
-            f"'{name}' has {most} positions (max_position_embeddings), fewer than a context of {context}. "
+            f"'{name}' has {most} positions (max_position_embeddings), fewer than a context of {', '.join(beyond)}. "
             f"Give {option} up to {most}."
         )
 

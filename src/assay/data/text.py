@@ -29,6 +29,7 @@ from typing import Any
 
 from assay.core.errors import UserError
 from assay.core.files import exists, is_there, read_file, reason
+from assay.core.words import folded
 from assay.data import hub, places
 from assay.data.packages import sha256
 
@@ -80,6 +81,12 @@ class Corpus:
         for document in self.documents:
             found.update(hashlib.sha256(document.encode()).digest())
         return found.hexdigest()
+
+
+def named(name: str) -> str:
+    """Return the name of a text of the hub or of assay, however it is written (`WikiText-103`); any other as it is."""
+    known = {folded(own): own for own in (*HUB, *CARRIED)}
+    return name if exists(name) else known.get(folded(name), name)
 
 
 def is_known(name: str) -> bool:

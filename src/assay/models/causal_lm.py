@@ -11,7 +11,7 @@ rows of a batch are the sequences of the first lane, then those of the second, a
 `lm`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,8 @@ from assay.attention.layer import Call, Keys, Layer, Output, Queries, Values
 from assay.core.errors import UserError
 from assay.core.files import is_there
 from assay.core.plugin import plugins_in
-from assay.data.language_model import WEIGHTS, check_context, check_loads, check_not_gguf_folder, placed
+from assay.data.language_model import WEIGHTS, check_loads, check_not_gguf_folder, placed
+from assay.data.language_model import check_contexts as check_contexts
 from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
@@ -37,14 +38,14 @@ from assay.models.layout import Layout, model_layout, why_not
 from assay.models.taking_over import own_mask, taking_over
 
 
-def check_model(name: str, *, context: int, revision: str | None = None) -> None:
-    """Raise UserError for what would fail or mean nothing once the model is loaded: a folder without weights, a context
-    that is longer than the model has positions for, and a quantised model whose package is missing."""
+def check_model(name: str, *, contexts: Iterable[int], revision: str | None = None) -> None:
+    """Raise UserError for what would fail or mean nothing once the model is loaded: a folder without weights, contexts
+    that are longer than the model has positions for, and a quantised model whose package is missing."""
     check_not_gguf_folder(name)
     folder = placed(name)
     if is_there(folder, folder=True) and not any(path.suffix in WEIGHTS for path in Path(folder).iterdir()):
         raise UserError(f"cannot load the model '{name}': the folder has no file of weights ({', '.join(WEIGHTS)}).")
-    check_context(name, context, option="--context-lengths", revision=revision)
+    check_contexts(name, contexts, option="--context-lengths", revision=revision)
     check_loads(name, revision=revision)
 
 
@@ -136,15 +137,16 @@ class State:
         """Return the output of attention in a layer; `how`: its scale, cap and sinks."""
         if q.shape[2] != k.shape[2]:
             raise UserError("sparse attention scores whole sequences: call the model with use_cache=False.")
-        if refused := next(filter(None, (refusal(self.layout, lane, q.shape[2]) for lane in self.lanes)), ""):
+        lanes = [lane.fitted(q.shape[2]) for lane in self.lanes]
+        if refused := next(filter(None, (refusal(self.layout, lane, q.shape[2]) for lane in lanes)), ""):
             raise UserError(refused)
         self.used = True
         index, turns = int(module.layer_idx), self.layout.turns
         place, call = self.layout.place(index), self.calls.pop(id(module), None)
         how |= {"layers": len(turns), "turn": turns[index], "call": call, "heads": self.heads}
         layer = Layer(q, k, v, own_mask(mask, len(q)), place, **how)
-        _check_padding(self.lanes, layer)
-        return attend(self.lanes, layer, usage=self.usage if self.count else None)
+        _check_padding(lanes, layer)
+        return attend(lanes, layer, usage=self.usage if self.count else None)
 
 
 def _check_padding(lanes: Sequence[Lane], layer: Layer) -> None:

@@ -200,7 +200,7 @@ class ModelOutputs(VectorData):
             raise UserError(no_text(self.text))
         if (model := self._here(folder)) is not None:
             activation_cache.module_at(language_model.outline(model), self.hook)
-            language_model.check_context(model, self.context, option=f"{self.name}:context")
+            language_model.check_contexts(model, [self.context], option=f"{self.name}:context")
         elif self.model.startswith(("/", ".", "~")):  # no name on the hub begins so
             raise UserError(f"cannot load the model '{self.model}': there is no such folder. {REMEDY}")
 

@@ -5,11 +5,12 @@ import os
 import shutil
 
 import pytest
-from perplexity_commands import METHODS, PLACE, words
+from perplexity_commands import PLACE, words
 
 from assay.api import configure
 from assay.attention.base import Budget
 from assay.core.errors import UserError
+from assay.studies.perplexity import generate_summary_table
 from assay.studies.perplexity.perplexity import Perplexity
 
 
@@ -93,14 +94,19 @@ def test_a_hub_that_does_not_answer_is_one_line_that_names_offline(cli, tmp_path
 
 @pytest.mark.usefixtures("undrawn")
 def test_refusals_read_as_refused_while_they_come_and_afterwards(tiny, text, cli, tmp_path):
-    given = words(tiny, text, tmp_path, "--max-samples", "2", "--context-lengths", "64", methods=METHODS[3:])
+    word = "streaming_llm:num_sink_tokens=20"
+    given = words(tiny, text, tmp_path, "--max-samples", "2", "--context-lengths", "64", methods=[word])
     given.remove("--quiet")
     _, _, err = cli(*given)
-    lines = [line for line in err.splitlines() if "cab_v4" in line]
-    refused = [line for line in lines if "budget below 4 blocks" in line]
+    lines = [line for line in err.splitlines() if "streaming_llm" in line]
+    refused = [line for line in lines if "fewer than its 20 sinks" in line]
     assert len(refused) == 2 and all("] refused perplexity" in line for line in refused)
     assert [line for line in lines if "] done perplexity" in line and "cross_entropy" in line]
     assert cli("show", "--out", tmp_path)[1].count("refused") == 2
+    document = json.loads((tmp_path / "perplexity" / "perplexity_latest.json").read_text())
+    cell = document["results"]["articles.txt"][word]["sparsity_sweep"]["0.8"]
+    assert cell["perplexity"] is None and "fewer than its 20 sinks" in cell["error"] and not cell["failed"]
+    assert "| - | streaming_llm | - |" in generate_summary_table(document)
 
 
 def test_one_context_is_no_sweep(tiny, text, cli, tmp_path):

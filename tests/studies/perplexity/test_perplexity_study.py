@@ -25,6 +25,8 @@ from assay.studies.perplexity.document import documents_of
 from assay.studies.perplexity.figures import _letters, _letters_of_bytes
 from assay.studies.perplexity.perplexity import Perplexity
 
+ONE_BUDGET = ["--no-context-sweep", "--no-sparsity-sweep", "--budgets", "16", "--fixed-sparsity", "0.9"]
+
 
 @pytest.fixture(scope="module")
 def results(tiny, text, tmp_path_factory):
@@ -150,10 +152,21 @@ def test_letters_of_bytes_compare_methods_that_hold_as_much_whatever_their_budge
     assert by_budget["text", "oracle", "oracle"] == "a" and ("text", "duo", "duo") not in by_budget, "at one budget"
 
 
-def test_a_budget_below_four_blocks_is_said_in_place_of_a_number(results):
-    cell = results[1]["results"]["articles.txt"]["cab_v4:block_size=8"]["sparsity_sweep"]["0.8"]
-    assert cell["perplexity"] is None and cell["error"].startswith("budget below 4 blocks") and not cell["failed"]
-    assert "| budget below 4 blocks |" in generate_summary_table(results[1])
+def test_blocks_that_a_budget_has_halved_are_in_the_row_s_name(results):
+    found = results[1]["results"]["articles.txt"]["cab_v4:block_size=8"]
+    assert {key: cell.get("block_size") for key, cell in found["sparsity_sweep"].items()} == {
+        "0.0": None, "0.5": None, "0.8": 2,
+    }  # fmt: skip
+    assert found["context_length_sweep"]["32"]["block_size"] == 1 and found["budget_sweep"]["16"]["block_size"] == 4
+    assert found["title"] == "cab_v4:block_size=8 (causal, blocks of 1 to 8)"
+    lines = generate_summary_table(results[1]).splitlines()
+    rows = [tuple(cell.strip() for cell in line.split("|")[2:5]) for line in lines if "cab_v4" in line]
+    assert rows == [
+        ("cab_v4:block_size=8 (causal)", "64", "0"),
+        ("cab_v4:block_size=8 (causal)", "64", "0.5"),
+        ("cab_v4:block_size=8 (causal, blocks of 2)", "64", "0.8"),
+        ("cab_v4:block_size=8 (causal, blocks of 4)", "64", "k=16"),
+    ]
 
 
 def test_every_context_scores_the_same_tokens(results):
@@ -178,7 +191,7 @@ def test_cells_stand_in_the_sweep_they_were_asked_for(tiny, text, cli, tmp_path)
     assert found == [["32"], ["0.8", "0.9"], []] and config["description"] == "two words"
     assert (config["fixed_sparsity"], config["fixed_context_length"], config["context_lengths"]) == (0.5, 64, [32])
     assert sweeps("--no-sparsity-sweep")[1] == [["32", "64"], [], []]
-    assert sweeps("--no-sparsity-sweep", "--no-context-sweep", "--budgets", "16")[1] == [[], [], ["16"]]
+    assert sweeps(*ONE_BUDGET)[1] == [[], [], ["16"]]
 
 
 def test_a_second_run_computes_nothing_and_says_the_same(results, tiny, text, cli):
@@ -271,7 +284,7 @@ def test_records_of_a_method_whose_file_is_not_given_stand_in_the_document(resul
 
 @pytest.mark.usefixtures("undrawn")
 def test_protocols_and_positions_have_rows_of_their_own(tiny, text, cli, tmp_path):
-    sizes = ["--max-samples", "3", "--max-windows", "1", "--no-context-sweep", "--no-sparsity-sweep", "--budgets", "16"]
+    sizes = ["--max-samples", "3", "--max-windows", "1", *ONE_BUDGET]
     base = words(tiny, text, tmp_path, *sizes, methods=["streaming_llm", "h2o"])
     for more in ([], ["--positions", "cache"], ["--protocol", "chunked", "--chunk", "8"], ["--protocol", "prefix"]):
         assert cli(*base, *more)[0] == 0
@@ -299,7 +312,7 @@ def test_protocols_and_positions_have_rows_of_their_own(tiny, text, cli, tmp_pat
 
 @pytest.mark.usefixtures("undrawn")
 def test_rows_of_methods_that_do_not_take_a_flag_say_so(tiny, text, cli, tmp_path):
-    sizes = ["--max-samples", "2", "--max-windows", "1", "--no-context-sweep", "--no-sparsity-sweep", "--budgets", "16"]
+    sizes = ["--max-samples", "2", "--max-windows", "1", *ONE_BUDGET]
     base = words(tiny, text, tmp_path, *sizes, methods=["streaming_llm", "window", "h2o"])
     latest = tmp_path / "perplexity" / "perplexity_latest.json"
     expected = {

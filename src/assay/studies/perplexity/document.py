@@ -8,6 +8,7 @@ Keys are nominal; R (cells.py) has the realised values. A failed cell has null f
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from assay.attention import attention
@@ -33,6 +34,8 @@ from assay.studies.perplexity.cells import (
 SWEEPS = ("sparsity_sweep", "budget_sweep", "context_length_sweep")
 FIXED = SWEEPS[:2]
 """The sweeps over sparsities and budgets, at the fixed context."""
+BLOCKS = "block_size"
+"""Option of a run whose budget has halved the blocks of its method."""
 Entry = Mapping[str, Any]
 """R, the numbers of one cell."""
 
@@ -75,12 +78,16 @@ class Sweeps:
     def by_budget(self, cell: Row) -> bool:
         return budget_of(cell).slots in self.budgets and cell.options["context"] == self.fixed_context_length
 
-    def title(self, cell: Row, *, hidden: bool = False) -> str:
-        """The method's name in tables, with every departure from the published form and from the command. `hidden`: the
-        model's own window hides keys that the method keeps."""
+    def title(self, cell: Row, *others: Row, hidden: bool = False) -> str:
+        """The method's name in tables, with every departure from the published form and from the command, and the size
+        of the blocks that a budget has halved: of one cell, or from the smallest of several to the largest. `hidden`:
+        the model's own window hides keys that the method keeps."""
         positions, protocol = cell.options["positions"], cell.options["protocol"]
         method, label = method_of(cell), attention.label_of(cell.options["method"])
         said = departures(method, positions)
+        if any(BLOCKS in each.options for each in (cell, *others)):
+            sizes = {each.options.get(BLOCKS, getattr(method, BLOCKS, 0)) for each in (cell, *others)}
+            said.append(f"blocks of {' to '.join(str(size) for size in sorted({min(sizes), max(sizes)}))}")
         beside_cache = positions == "absolute" and self.positions == "cache" and not is_dense(cell)
         if beside_cache and TEXT_POSITIONS not in said:
             said.append(TEXT_POSITIONS)
@@ -158,12 +165,15 @@ def _methods(found: Sequence[Row], sweeps: Sweeps) -> dict[str, Any]:
     window = {(_scored(c), budget_of(c)): c for c in found if c.options["method"]["name"] == "window"}
     hidden = {cell.label for cell in found if hides(cell)}  # at some budget: a line of a chart has one name
     methods: dict[str, Any] = {}
+    lines = grouped(found, lambda cell: cell.label)
     for cell in found:
-        budget = budget_of(cell)
+        budget, named = budget_of(cell), partial(sweeps.title, hidden=cell.label in hidden)
         place = methods.setdefault(cell.label, {"context_length_sweep": {}, "sparsity_sweep": {}, "budget_sweep": {}})
-        place["title"] = sweeps.title(cell, hidden=cell.label in hidden)
+        place["title"] = named(*lines[cell.label])
         place |= {key: cell.options[key] for key in ("positions", "protocol")}
         entry = result(cell, dense.get(_scored(cell)), window.get((_scored(cell), budget)))
+        entry |= {key: cell.options[key] for key in (BLOCKS,) if key in cell.options}
+        entry |= {"title": named(cell)} if named(cell) != place["title"] else {}
         if sweeps.by_context(cell):
             place["context_length_sweep"][str(cell.options["context"])] = entry
         if sweeps.by_sparsity(cell):

@@ -69,10 +69,10 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
 
 
 def lane_of(options: Any, prefix: int | None = None) -> Lane:
-    """The lane of a run; a prefix is half of the window, unless its length is given."""
+    """The lane of a run, fitted to its budget; a prefix is half of the window, unless its length is given."""
     prefix = (prefix or options["context"] // 2) if options["protocol"] == "prefix" else 0
     method, budget = attention.load(options["method"]), Budget(**options["budget"])
-    return Lane(method, budget, options["positions"], options["chunk"], prefix)
+    return Lane(method, budget, options["positions"], options["chunk"], prefix).fitted(options["context"])
 
 
 def _scored(

@@ -54,12 +54,13 @@ def table_3(document: Mapping[str, Any], *, everything: bool = False) -> list[di
     sweeps = SWEEPS if everything else FIXED
     groups, by_bytes = _letters(document, sweeps), _letters_of_bytes(document, sweeps)
     lines = list[dict[str, Any]]()
-    for dataset, title, _, entry in entries(document, *sweeps):
+    every = list(entries(document, *sweeps))
+    order = list(dict.fromkeys(title for _, title, *_ in every))
+    every.sort(key=lambda one: (one[0], one[3]["context_length"], order.index(one[1]), budget_shown(one[3])))
+    for dataset, title, _, entry in every:
         key = (dataset, title, *entry["records"])
-        known = {**entry, "dataset": dataset, "title": title, "group": groups.get(key), "by_bytes": by_bytes.get(key)}
+        known = {"title": title, **entry, "dataset": dataset, "group": groups.get(key), "by_bytes": by_bytes.get(key)}
         lines.append({name: known[of] if isinstance(of, str) else of(known) for name, of, _ in COLUMNS})
-    order = list(dict.fromkeys(line["Method"] for line in lines))
-    lines.sort(key=lambda line: (line["Dataset"], line["Context"], order.index(line["Method"]), line["Sparsity"]))
     return filled(lines)
 
 

@@ -22,7 +22,7 @@ def sentences(document: Mapping[str, Any]) -> dict[str, str]:
     for dataset, title, _, entry in entries(document, *SWEEPS):
         if entry["perplexity"] is not None:
             place = entry["context_length"], entry["nominal_sparsity"], entry["budget"]
-            found.setdefault(dataset, {}).setdefault(place, {})[(title, *entry["records"])] = entry
+            found.setdefault(dataset, {}).setdefault(place, {})[(entry.get("title", title), *entry["records"])] = entry
     model = str(document["config"]["model"]["name"]).rstrip("/").rpartition("/")[2]
     return {dataset: f"In these runs ({model} on {dataset}, {_of_text(own)}" for dataset, own in found.items()}
 

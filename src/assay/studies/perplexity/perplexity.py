@@ -9,22 +9,21 @@ context and shard are lanes of one forward pass.
 
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Evict, Method, Pattern, Prefix, Select
-from assay.core.convert import option_types
+from assay.core.convert import option_types, stated
 from assay.core.errors import UserError
 from assay.core.files import exists
 from assay.core.grouping import grouped
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
-from assay.data import hub, text
-from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, is_here, may_slide, placed
-from assay.models.causal_lm import check_model
+from assay.data import hub, smollm2, text
+from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, POSITIONS, is_here, may_slide, placed
+from assay.models.causal_lm import check_contexts, check_model
 from assay.studies import studies
 from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
@@ -77,7 +76,7 @@ class Perplexity(Study):
     methods: tuple[Method, ...] = ()
     """Attention methods, such as h2o or streaming_llm:num_sink_tokens=8; none named: dense h2o cab_v4 streaming_llm
     window."""
-    model: str = "TinyLlama/TinyLlama-1.1B-Chat-v1.0"
+    model: str = "HuggingFaceTB/SmolLM2-1.7B"
     """A causal language model: its name on the hub, its folder (looked for in ASSAY_DATA too), a GGUF file, or
     smollm2-135m, which needs no hub."""
     revision: str | None = None
@@ -142,6 +141,7 @@ class Perplexity(Study):
     """Seed of the copy probe, and of the texts of the others."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "datasets", tuple(map(text.named, self.datasets)))
         contexts = (*self.context_lengths, self.fixed)
         if not self.context_lengths or min(contexts) < 2:
             raise UserError("--context-lengths: give at least one, of 2 tokens or more.")
@@ -232,8 +232,9 @@ class Perplexity(Study):
         ]
         cells += [{**cell, "shard": shard} for cell in probe_cells(self) for shard in range(SHARDS)]
         cells += generate_cells(self)
-        self._check_heard()
-        runs = [self.cell(seed=self.seed, **(shared | cell)) for cell in cells]
+        self._check_heard(shared["model"])
+        runs = [self.cell(seed=self.seed, **(shared | cell | _fitted(cell))) for cell in cells]
+        _check_budgets(runs)
         return list({run.id: run for run in runs}.values())
 
     def _text(self, name: str, context: int) -> dict[str, Any]:
@@ -273,8 +274,21 @@ class Perplexity(Study):
         hides = isinstance(method, Pattern) and bool(method.when_hidden)
         return hides and counts_in_cache(method) and may_slide(self.model)
 
-    def _check_heard(self) -> None:
-        """Raise for a flag that no method takes; where only some take it, the others' rows say so."""
+    def _check_heard(self, model: Mapping[str, Any]) -> None:
+        """Raise for an option that nothing reads, and for a flag that no method takes; where only some take it, the
+        others' rows say so."""
+        is_local = self.model in KNOWN_WITHOUT_THE_HUB or model["sha256"] is not None
+        probing = "" if self.probes else "there are no --probes"
+        measured = self.swept_contexts or (self.sparsity_sweep and self.fixed_sparsity in self.sparsity_levels)
+        unread = {
+            "chunk": "" if self.protocol == "chunked" else "it is for --protocol chunked",
+            "fixed_sparsity": "" if measured else "there is no sweep over several --context-lengths",
+            **dict.fromkeys(("probe_depths", "probe_samples", "probe_decode"), probing),
+            "revision": "the model is not from the hub" if is_local else "",
+        }
+        for name, why in unread.items():
+            if why and getattr(self, name) != getattr(Perplexity, name):
+                raise UserError(f"--{name.replace('_', '-')} means nothing here: {why}.")
         methods = self.chosen()
         named = ", ".join(method.label for method in methods)
         if self.positions == "cache" and not any(map(counts_in_cache, methods)):
@@ -291,42 +305,41 @@ class Perplexity(Study):
 
     def prepare(self, runs: Sequence[Run]) -> None:
         """Fetch texts, tokenizers and models once, before anything is computed."""
-        silent = not self.offline and _needs_hub(runs) and not hub.answers(hub.endpoint())
+        instead = _without_the_hub(runs)
+        silent = not self.offline and instead and not hub.answers(hub.endpoint())
         if self.offline or silent:
             # The hub's libraries read this when they are imported, here and in workers, and then use their cache alone.
             os.environ["HF_HUB_OFFLINE"] = "1"
         try:
             self._fetch(runs)
         except UserError as error:
-            if not silent:
+            if not instead or not (self.offline or silent):
                 raise
-            said = f"{hub.endpoint()} did not answer within {hub.PATIENCE:g} s, so only its cache was there to use"
-            raise UserError(f"{said}: {error}") from None
+            said = f"{hub.endpoint()} did not answer within {hub.PATIENCE:g} s, so only its cache was there to use: "
+            raise UserError(f"{said * bool(silent)}{error} Here the command works with {instead} at its end.") from None
 
     def _fetch(self, runs: Sequence[Run]) -> None:
-        for spec, context in _models(runs):
-            check_model(spec["name"], context=context, revision=spec["revision"])
+        for spec, contexts in _models(runs):
+            check_model(spec["name"], contexts=contexts, revision=spec["revision"])
         for run in {_texts_of(run): run for run in runs}.values():
             spans_for(
                 canonical(run.options["dataset"]), canonical(run.options["model"]), run.options["context"], run.seed
             )
 
     def check(self, runs: Sequence[Run]) -> None:
-        """Check methods at their contexts, and the models that are here; others are checked once they are fetched."""
-        for options in {canonical({**run.options, "shard": 0}): run.options for run in runs}.values():
-            if options["dataset"]["name"] == COPY:
-                check_copy(options["context"])
-            with suppress(BudgetTooSmall):  # the table's row shows it
-                lane_of(options).check(options["context"])
-        for spec, context in _models(runs):
+        """Check the models that are here; others are checked once they are fetched."""
+        for context in {run.options["context"] for run in runs if run.options["dataset"]["name"] == COPY}:
+            check_copy(context)
+        for spec, contexts in _models(runs):
+            if spec["name"] in POSITIONS:
+                check_contexts(spec["name"], contexts, option="--context-lengths")
             if is_here(spec["name"], revision=spec["revision"]):
-                check_model(spec["name"], context=context, revision=spec["revision"])
+                check_model(spec["name"], contexts=contexts, revision=spec["revision"])
 
     def unfetched(self, runs: Sequence[Run]) -> str:
         away = [spec["name"] for spec, _ in _models(runs) if not is_here(spec["name"], revision=spec["revision"])]
-        return (
-            f"not here yet, and not fetched by a dry run: {', '.join(away)}; its limits are not known." if away else ""
-        )
+        told = ", ".join(f"{name} ({POSITIONS.get(name, 'an unknown number of')} positions)" for name in away)
+        return f"not here yet, and not fetched by a dry run: {told}." if away else ""
 
     def memory(self, run: Run) -> Mapping[str, int]:
         return memory(run)
@@ -347,10 +360,29 @@ def counts_in_cache(method: Method) -> bool:
     return isinstance(method, Pattern) and method.cache(1 << 20) is not None
 
 
-def _models(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], int]]:
-    """The models of the runs, each with its longest context."""
+def _fitted(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a budget makes smaller of a method. Such cells were refused before it did: another id."""
+    method, budget = cell["method"], Budget(**cell["budget"])
+    return dict(set(stated(method.fitted(cell["context"], budget))) - set(stated(method)))
+
+
+def _check_budgets(runs: Sequence[Run]) -> None:
+    """Raise UserError for a method to which every budget is too small; of others the table shows which are."""
+    able, refused = set[str](), dict[str, BudgetTooSmall]()
+    for options in (run.options for run in runs if run.options["budget"]["sparsity"] != 0):
+        try:
+            lane_of(options).check(options["context"])
+            able.add(attention.label_of(options["method"]))
+        except BudgetTooSmall as error:
+            refused.setdefault(attention.label_of(options["method"]), error)
+    for label in (label for label in refused if label not in able):
+        raise UserError(f"{label} can run with none of its budgets: {refused[label]}")
+
+
+def _models(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], set[int]]]:
+    """The models of the runs, each with its contexts."""
     groups = grouped(runs, lambda run: canonical(run.options["model"])).values()
-    return [(own[0].options["model"], max(run.options["context"] for run in own)) for own in groups]
+    return [(own[0].options["model"], {run.options["context"] for run in own}) for own in groups]
 
 
 def _texts_of(run: Run) -> str:
@@ -359,7 +391,9 @@ def _texts_of(run: Run) -> str:
     return canonical([dataset, run.options["model"], run.options["context"] if PROBE in dataset else 0])
 
 
-def _needs_hub(runs: Sequence[Run]) -> bool:
+def _without_the_hub(runs: Sequence[Run]) -> str:
+    """Return the flags that spare a command the hub; none where it does not need it."""
     models, texts = ({run.options[key]["name"] for run in runs} for key in ("model", "dataset"))
     here = {name for name in models if name in KNOWN_WITHOUT_THE_HUB or exists(placed(name))}
-    return bool(models - here or texts & text.HUB.keys())
+    model, dataset = f"--model {smollm2.NAME}", f"--datasets {text.SPEECHES}"
+    return " ".join([model] * bool(models - here) + [dataset] * bool(texts & text.HUB.keys()))

@@ -10,6 +10,7 @@ where sparsities are measured, and the experiment's limit of 256 tokens does not
 import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,8 @@ from assay.attention import attention
 from assay.attention.base import Method, Pattern, Select
 from assay.core.errors import UserError
 from assay.core.foreign import loaded_sources
-from assay.studies.perplexity.spec.config import say
+from assay.data.text import named
+from assay.studies.perplexity.spec.config import say, unheard, warn
 from assay.studies.perplexity.spec.experiment import OFFLINE, BenchmarkConfig, ExperimentConfig, as_words
 
 PRESETS = {"--quick-test": "quick_test", "--icml-full": "icml_full"}
@@ -43,8 +45,9 @@ def commands(
     quick = chosen[0] == "quick_test"
     name = OFFLINE if quick and "offline" in flags else chosen[0]
     more = ["--yes"] if quick else []
-    experiments = BenchmarkConfig.load(name).placed()
-    return [[*as_words(beside(flags, experiment)), *more, *rest] for experiment in experiments]
+    benchmark = BenchmarkConfig.load(name)
+    warn([*unheard(benchmark), *chain(*(one.unheard() for one in benchmark.experiments))])
+    return [[*as_words(beside(flags, experiment)), *more, *rest] for experiment in benchmark.placed()]
 
 
 def _dashed(flag: str) -> str:
@@ -91,10 +94,13 @@ def beside(flags: Mapping[str, Sequence[str]], experiment: ExperimentConfig) -> 
             options["fixed_sparsity"] = max(levels)
     if "datasets" in flags:
         limits_by_name = (word.rpartition("=") for word in options["max_samples"])
-        kept = [(name, sign, most) for name, sign, most in limits_by_name if not sign or name in flags["datasets"]]
+        asked_for = set(map(named, flags["datasets"]))
+        kept = [(name, sign, most) for name, sign, most in limits_by_name if not sign or named(name) in asked_for]
         options["max_samples"] = tuple("".join(parts) for parts in kept)
     if flags.get("protocol") == ["prefix"]:
         options["methods"] = tuple(_of_a_prefix(options["methods"], warn="methods" not in flags))
+    if {"budgets", "no_sparsity_sweep"} <= flags.keys() and ("no_context_sweep" in flags or len(asked) == 1):
+        del options["fixed_sparsity"]  # slots at one context: nothing reads it
     return options
 
 

@@ -124,20 +124,21 @@ def maps(found: Sequence[Row], sweeps: Sweeps) -> dict[str, Any]:
     """For each probe with depths, a map for each method and budget, side by side."""
     import altair as alt
 
-    panels: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    panels: dict[str, dict[tuple[str, str], list[Row]]] = {}
     for cell in found:
         if _is_floor(cell) or error(cell) or None in facts(cell, "depths"):
             continue
         size = "" if is_dense(cell) else f" {budget_words(budget_of(cell))}"
-        panels.setdefault(_name(cell), {}).setdefault(sweeps.title(cell) + size, []).extend(_points(cell))
+        panels.setdefault(_name(cell), {}).setdefault((cell.label, size), []).append(cell)
     charts = dict[str, Any]()
     for probe, methods in panels.items():
         drawn = [
             heatmap(
-                sorted(points, key=lambda point: (point["length"], point["depth"])),
-                x="length", y="depth", value="right", x_title="tokens", title=title, domain=(0.0, 1.0),
+                sorted((p for cell in own for p in _points(cell)), key=lambda p: (p["length"], p["depth"])),
+                x="length", y="depth", value="right", x_title="tokens", title=sweeps.title(*own) + size,
+                domain=(0.0, 1.0),
             )
-            for title, points in methods.items()
+            for (_, size), own in methods.items()
         ]  # fmt: skip
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
-from assay.data.text import Corpus
+from assay.data.text import Corpus, named
 from assay.metrics.bootstrap import LEAST
 from assay.nn.random import stream
 
@@ -89,6 +89,7 @@ def read_limits(words: Sequence[str], datasets: Sequence[str]) -> dict[str, int 
     found: dict[str, int | None] = {}  # a number without a name is that of all other texts
     for word in words:
         name, equals, number = word.rpartition("=")
+        name = name and named(name)
         if not number.isdecimal() or int(number) < 1:
             raise UserError(f"--max-samples '{word}': write a number of at least 1, or by name: c4=1000 pg19=100.")
         if equals and name not in datasets:

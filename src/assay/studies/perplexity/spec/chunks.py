@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from assay.core.errors import UserError
-from assay.data.text import Corpus, load_corpus
+from assay.data.text import Corpus, load_corpus, named
 from assay.models.causal_lm import load_model, load_tokenizer, sparse
 from assay.studies.perplexity.spec.runner import PerplexityResult, aggregate_results
 from assay.studies.perplexity.windows import Spans, bos_of, spans_of, windows_of
@@ -68,7 +68,7 @@ class PG19Dataset(PerplexityDatasetLoader):
 
 
 def create_perplexity_dataset(name: str, tokenizer: Any, **options: Any) -> PerplexityDatasetLoader:
-    return PerplexityDatasetLoader(tokenizer, name, **options)
+    return PerplexityDatasetLoader(tokenizer, named(name), **options)
 
 
 def load_all_datasets(names: Sequence[str], tokenizer: Any, **options: Any) -> dict[str, PerplexityDatasetLoader]:

@@ -4,7 +4,7 @@ An unknown key is an error; a known one that has no effect here (another program
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from assay.attention import attention
 from assay.core.convert import nearest, option_types
 from assay.core.errors import UserError
+from assay.data.text import named
 
 
 class PerplexityDataset(StrEnum):
@@ -65,11 +66,16 @@ class MethodConfig:
     keep_diagonal: bool | None = None
 
     def word(self, name: str) -> str:
-        """Write the method as `streaming_llm:num_sink_tokens=8`; warns of options that it does not have."""
+        """Write the method as `streaming_llm:num_sink_tokens=8`, without the options that it does not have."""
         known = option_types(attention[name.partition(":")[0]])
-        given = {key: value for key, value in asdict(self).items() if value is not None and key != "name"}
-        warn(f"of method '{name}'", [key for key in given if key not in known and (key, given[key]) not in ALWAYS])
-        return ":".join([name, *(f"{key}={value}" for key, value in given.items() if key in known)])
+        return ":".join([name, *(f"{key}={value}" for key, value in self._given() if key in known)])
+
+    def unheard(self, name: str) -> list[str]:
+        known = option_types(attention[name.partition(":")[0]])
+        return [f"{name}.{key}" for key, value in self._given() if key not in known and (key, value) not in ALWAYS]
+
+    def _given(self) -> list[tuple[str, Any]]:
+        return [(key, value) for key, value in asdict(self).items() if value is not None and key != "name"]
 
 
 ALWAYS = (("causal", True), ("keep_diagonal", True), ("formula", "additive"), ("normalization", "minmax"))
@@ -110,7 +116,7 @@ METHOD_CONFIGS = {name: MethodConfig(name=name) for name in attention.names()}
 
 
 def get_dataset_config(name: str) -> DatasetConfig:
-    return _chosen(DATASET_CONFIGS, name, "dataset")
+    return _chosen(DATASET_CONFIGS, named(name), "dataset")
 
 
 def get_method_config(name: str) -> MethodConfig:
@@ -123,9 +129,15 @@ def _chosen(table: Mapping[str, Any], name: str, kind: str) -> Any:
     return table[name]
 
 
-def warn(what: str, keys: Sequence[str]) -> None:
-    if keys:
-        say(f"accepted, but without meaning here{' ' + what if what else ''}: {', '.join(keys)}")
+def unheard(config: Any, what: str = "") -> list[str]:
+    """Return the keys that are set and have no effect here."""
+    return [f"{what}{key}" for key in config.without_meaning if getattr(config, key) != getattr(type(config), key)]
+
+
+def warn(keys: Iterable[str]) -> None:
+    """Name the keys without effect, each once."""
+    if each := dict.fromkeys(keys):
+        say(f"accepted, but without meaning here: {', '.join(each)}")
 
 
 def say(text: str) -> None:

@@ -1,6 +1,6 @@
 """The spec's experiments, as objects and as YAML or JSON files, translated to flags.
 
-    ExperimentConfig(datasets=["wikitext-103"], methods=["dense", "h2o"], model=ModelConfig(name="gpt2")).words()
+    as_words(ExperimentConfig(methods=["dense", "h2o"], model=ModelConfig(name="gpt2")).options())
         ->  ["--title", "perplexity", "--model", "gpt2", "--datasets", "wikitext-103", "--methods", "dense", "h2o", ...]
 
 A file holds one experiment, or several under `experiments`.
@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +27,7 @@ from assay.studies.perplexity.spec.config import (
     ModelConfig,
     SparsitySweepConfig,
     say,
-    warn,
+    unheard,
 )
 
 OFFLINE = "quick_test_offline"
@@ -78,11 +79,7 @@ class ExperimentConfig:
             attention.parse(method)
 
     def options(self) -> dict[str, Any]:
-        """Translate to fields of the study; warns of options without effect."""
-        named = ((f"{name}.", config) for name, config in self.dataset_configs.items())
-        for what, given in (("", self), ("model.", self.model), *named):
-            meant = [key for key in given.without_meaning if getattr(given, key) != getattr(type(given), key)]
-            warn("", [f"{what}{key}" for key in meant])
+        """Translate to fields of the study."""
         contexts, levels = self.context_length_sweep, self.sparsity_sweep
         fits = [length for length in contexts.context_lengths if length <= self.model.max_length]
         if contexts.enabled and (left := sorted(set(contexts.context_lengths) - set(fits))):
@@ -111,9 +108,11 @@ class ExperimentConfig:
             "seed": SEED if self.seed is None else self.seed,
         }
 
-    def words(self) -> list[str]:
-        """Translate to flags of `assay perplexity`."""
-        return as_words(self.options())
+    def unheard(self) -> list[str]:
+        """Return the keys that are set and have no effect here."""
+        texts = (unheard(config, f"{name}.") for name, config in self.dataset_configs.items())
+        methods = (config.unheard(name) for name, config in self.method_configs.items())
+        return [*unheard(self), *unheard(self.model, "model."), *chain(*texts, *methods)]
 
     def _max_samples(self) -> tuple[str, ...]:
         """One number where all texts have the same, so that it also holds for texts that a flag names instead."""
@@ -137,20 +136,23 @@ class BenchmarkConfig:
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
-        """Load a YAML or JSON file, or a config that comes with assay, by name."""
-        path: Any = Path(source)
-        if not (own := is_there(path)):
-            shipped = files("assay.studies.perplexity").joinpath("configs")
-            names = sorted(Path(one.name).stem for one in shipped.iterdir() if one.name.endswith(".yaml"))
-            if str(source) not in names:
-                known = ", ".join(names)
-                raise UserError(f"--config {source}: no such file, nor one of {known}.{nearest(str(source), names)}")
-            path = shipped.joinpath(f"{source}.yaml")
-        try:
-            text = read_file(path, limit=TEXT).decode() if own else path.read_text(encoding="utf-8")
-        except (UnicodeDecodeError, OSError) as error:
-            raise UserError(f"--config {source}: not text in UTF-8: {reason(error)}.") from None
-        return cls.from_text(text, what=str(source))
+        """Load a YAML or JSON file, or one that comes with assay by its name: a config, `configs/NAME.yaml` where there
+        is no such file, or one experiment of a config."""
+        if is_there(path := Path(source)):
+            try:
+                return cls.from_text(read_file(path, limit=TEXT).decode(), what=str(source))
+            except (UnicodeDecodeError, OSError) as error:
+                raise UserError(f"--config {source}: not text in UTF-8: {reason(error)}.") from None
+        folder, name = files("assay.studies.perplexity").joinpath("configs"), str(source)
+        if path.parts[:-1] == ("configs",):
+            say(f"there is no {source} here: the {(name := path.stem)}.yaml that ships with assay is used")
+        texts = {Path(one.name).stem: one.read_text(encoding="utf-8") for one in folder.iterdir()}
+        whole = {key: cls.from_text(text, what=key) for key, text in texts.items()}
+        every = {one.name: cls((one,)) for found in whole.values() for one in found.experiments} | whole
+        if name not in every:
+            known = ", ".join(sorted(every))
+            raise UserError(f"--config {source}: no such file, nor one of {known}.{nearest(name, every)}")
+        return every[name]
 
     @classmethod
     def from_text(cls, text: str, *, what: str) -> Self:
@@ -164,9 +166,7 @@ class BenchmarkConfig:
             [what] if whole is not data else [f"{what}, experiment {i + 1}" for i in range(len(data["experiments"]))]
         )
         parts = [_experiment(one, where) for one, where in zip(whole["experiments"], places, strict=True)]
-        found = made(cls, {**whole, "experiments": tuple(parts)}, what=what)
-        warn("", [key for key in cls.without_meaning if getattr(found, key) != getattr(cls, key)])
-        return found
+        return made(cls, {**whole, "experiments": tuple(parts)}, what=what)
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:

@@ -20,6 +20,7 @@ from assay.report.files import write_section
 from assay.report.section import Section
 from assay.studies.perplexity.document import documents_of
 from assay.studies.perplexity.perplexity import Perplexity
+from assay.studies.perplexity.spec.config import warn
 from assay.studies.perplexity.spec.experiment import BenchmarkConfig, ExperimentConfig
 
 
@@ -41,6 +42,7 @@ class PerplexityBenchmarkRunner:
         """Run, write JSON, figures and tables, and return the spec's document."""
         from assay.api import Execution, Session
 
+        warn(self.config.unheard())
         executor = convert(Executor, self.executor, what="executor")
         execution = Execution(executor=executor, device=self.device, out=Path(self.out))
         self.records = list(Session.open(self.study, {}, execution).compute())
