@@ -1,14 +1,15 @@
 """Fault drills on the real command, with real processes: what is stored is never lost, and nothing is done twice.
 
 A run of a drill leaves a file `seed-<seed>.<pid>` when it begins and waits until a file `go-<seed>` is there, so a test
-knows which process holds which run, and decides when it may go on. Where there is a file `hold`, it starts a child,
-leaves `child-<seed>.<pid>`, and stays in C code for good, where no signal handler runs.
+knows which process holds which run, and decides when it may go on. Where there is a file `child`, it starts a child and
+leaves `child-<seed>.<pid>`; where there is a file `hold`, it stays in C code for good, where no signal handler runs.
 """
 
 import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from assay.command.cli import _noted_signals
 from assay.core import store as store_module
 from assay.core.run import canonical
 from assay.core.store import Store
@@ -35,9 +37,10 @@ FOLDER = Path({folder!r})
 
 def wait(seed):
     (FOLDER / f"seed-{{seed}}.{{os.getpid()}}").touch()
-    if (FOLDER / "hold").exists():
+    if (FOLDER / "child").exists():
         child = subprocess.Popen(["sleep", "600"])
         (FOLDER / f"child-{{seed}}.{{child.pid}}").touch()
+    if (FOLDER / "hold").exists():
         deque(repeat(None), maxlen=0)
     while not (FOLDER / f"go-{{seed}}").exists():
         time.sleep(0.02)
@@ -199,6 +202,7 @@ def test_a_driver_takes_its_workers_and_their_children_along_even_held_in_c(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     sweep = Sweep(tmp_path, seeds=2)
+    (tmp_path / "child").touch()
     (tmp_path / "hold").touch()
     driver = sweep.start("--workers", "2")
     left = [sweep.holder(0), sweep.holder(1), sweep.child(0), sweep.child(1)]
@@ -208,9 +212,41 @@ def test_a_driver_takes_its_workers_and_their_children_along_even_held_in_c(
     wait_for(lambda: not any(map(alive, left)))
 
 
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the system shows no environments")
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+)
+def test_3_6_what_a_run_has_started_ends_with_a_serial_driver_too(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Also what went into a session of its own."""
+    sweep = Sweep(tmp_path, seeds=1)
+    (tmp_path / "child").touch()
+    text = (tmp_path / "drill.py").read_text()
+    (tmp_path / "drill.py").write_text(text.replace('"600"]', '"600"], start_new_session=True'))
+    driver = sweep.start("--executor", "serial")
+    child = sweep.child(0)
+    assert sweep.holder(0) == driver.pid and alive(child)
+    os.kill(driver.pid, number)
+    driver.communicate(timeout=LONG)
+    assert driver.returncode == code
+    wait_for(lambda: not alive(child))
+
+
+def test_3_6_a_hang_up_that_is_ignored_stays_so() -> None:
+    """As by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with _noted_signals([]):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @BOTH
 @pytest.mark.parametrize(
-    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "hung up")],
 )
 def test_ctrl_c_and_sigterm_leave_a_clean_store_and_say_how_to_go_on(
     tmp_path: Path, cli: Cli, kind: str, number: signal.Signals, code: int, said: str
@@ -282,6 +318,34 @@ def ancestors(pid: int) -> set[int]:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         found.add(pid)
     return found
+
+
+def test_3_5_and_3_7_a_damaged_run_is_named_left_out_and_computed_again(tmp_path: Path, cli: Cli) -> None:
+    """One flipped bit, a folder for a file, a pipe, a file or a link for the folder of a run: each costs one run."""
+    words = ["toy", "--plugin", TOY, "--seeds", "0", "1", "--executor", "serial", "--out", tmp_path]
+    assert cli(*words)[0] == 0
+    before = metrics_of(tmp_path)
+    folders = sorted(path.parent for path in tmp_path.rglob("record.json"))
+    flipped, holed, pipe, file, link, _ = folders
+    (flipped / "note.txt").write_bytes(bytes([(flipped / "note.txt").read_bytes()[0] ^ 1]))
+    (holed / "note.txt").unlink()
+    (holed / "note.txt").mkdir()
+    for folder, make in (
+        (pipe, os.mkfifo),
+        (file, Path.touch),
+        (link, lambda path: path.symlink_to(tmp_path / "home")),
+    ):
+        shutil.rmtree(folder)
+        make(folder)
+    (tmp_path / "home").mkdir()
+    code, _, err = cli("report", "--plugin", TOY, "--out", tmp_path)
+    assert code == 0 and flipped.name in err and holed.name in err
+    code, _, err = cli(*words)
+    assert code == 0 and "6 planned, 1 stored, 5 to run" in err and "Traceback" not in err, err
+    assert all(f"{folder.name} is no folder; set aside" in err for folder in (pipe, file, link))
+    assert metrics_of(tmp_path) == before and not list((tmp_path / "home").iterdir())
+    code, _, err = cli(*words)
+    assert code == 0 and "nothing to run" in err and "warning" not in err
 
 
 def test_a_truncated_record_is_set_aside_and_computed_again(tmp_path: Path, cli: Cli) -> None:

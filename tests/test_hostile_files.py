@@ -258,3 +258,44 @@ def test_a_file_over_its_limit_is_not_read(tmp_path: Path) -> None:
     assert len(read_file(tmp_path / "x", limit=11)) == 11
     with pytest.raises(OSError, match="more than 10 bytes"):
         read_file(tmp_path / "x", limit=10)
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "..", ".hidden", "a\\b"])
+def test_3_7_a_plugin_s_name_leads_nowhere(name: str, tmp_path: Path, cli: Callable[..., tuple[int, str, str]]) -> None:
+    """A study's name is the name of its folder in the store and in the results."""
+    toy = (Path(__file__).parent / "toy.py").read_text()
+    (tmp_path / "evil.py").write_text(toy.replace('@studies.register("toy")', f"@studies.register({name!r})"))
+    code, out, err = cli(
+        name, "--plugin", tmp_path / "evil.py", "--executor", "serial", "--out", tmp_path / "x" / "out"
+    )
+    assert code == 2 and not out and repr(name) in err and not (tmp_path / "x").exists(), err
+
+
+@pytest.mark.usefixtures("undrawn", "hasty")
+def test_3_7_a_config_s_name_leads_nowhere(tmp_path: Path, cli: Callable[..., tuple[int, str, str]]) -> None:
+    config = {"model": {"hidden_dim": 4}, "data": {"dataset": "digits"}, "training": {"epochs": 1}, "seeds": [0]}
+    config["configurations"] = [{"name": "../../../evil", "lambda_tc": 1.0}]  # type: ignore[assignment]
+    (tmp_path / "c.yaml").write_text(json.dumps(config))
+    out = tmp_path / "a" / "b"
+    words = ("--config", tmp_path / "c.yaml", "--out", out, "--output-dir", out / "made", "--executor", "serial")
+    code, _, err = cli("sae", "ablation", *words, "--device", "cpu")
+    assert code == 0, err
+    assert [path.is_relative_to(out / "made") for path in tmp_path.rglob("model.pt")] == [True]
+
+
+@pytest.mark.parametrize("words", [("icl",), ("icl", "eval", "--model", "x.py:answer")], ids=" ".join)
+def test_3_7_a_count_that_takes_years_is_refused_at_once(
+    words: tuple[str, ...], cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    for size in ("1e12", "1000000000000"):
+        code, out, err = cli(*words, "--eval_size", size, "--dry-run")
+        assert code == 2 and not out and "eval_size" in err, err
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("reader", ["sae config", "perplexity config"])
+def test_3_7_a_key_of_a_megabyte_is_refused_at_once(reader: str, tmp_path: Path) -> None:
+    key = "key" * 300_000
+    for text_ in (f"? {key}\n: 1\n", f"model:\n  ? {key}\n  : 1\n", f"models:\n- name: x\n  ? {key}\n  : 1\n"):
+        (tmp_path / "x.yaml").write_text(text_)
+        with_user_errors(lambda: READERS[reader][1](tmp_path / "x.yaml"))

@@ -1,18 +1,23 @@
 """`assay card` on a file outside the tree: one command, one screen; and what it refuses."""
 
+import hashlib
 import json
+import os
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from card_toys import TINY, TOY, TWIN
 
-from assay.card import cost, protocol
+from assay.card import cost, exchange, protocol
 from assay.command import card_request
+from assay.core import shipped
+from assay.core.run import Numerics
 
 Cli = Callable[..., tuple[int, str, str]]
 MADE: dict[str, Path] = {}
@@ -182,25 +187,145 @@ def test_a_wrong_word_is_one_line(words: list[str], said: str, cli: Cli) -> None
     assert code == 2 and not out and said in err, err
 
 
-@pytest.mark.usefixtures("trained")
-def test_a_card_travels_and_is_verified_by_its_reader(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = ("--executor", "serial", "--vs", "gru")
-    code, _, err = cli("card", "submit", "twin.py:conv=4", "packed", *here)
+CUDA = Numerics(device="cuda", dtype="bfloat16 autocast", backend="triton")
+
+
+@pytest.fixture
+def packed(trained: str, tmp_path: Path, cli: Cli) -> Path:
+    """The twin's submission. Since it is a GRU, its records are a GRU's in every digit."""
+    if "packed" not in MADE:
+        code, _, err = cli("card", "submit", "twin.py", "packed", "--executor", "serial", "--vs", "gru")
+        assert code == 0, err
+        MADE["packed"] = MADE["card"] / "packed"
+        shutil.copytree("packed", MADE["packed"])
+    shutil.copytree(MADE["packed"], "packed", dirs_exist_ok=True)
+    return tmp_path / "packed"
+
+
+def resubmitted(
+    packed: Path,
+    text: str = TWIN,
+    change: Callable[[dict[str, Any]], object] = lambda metrics: None,
+    numerics: Numerics = Numerics(),  # noqa: B008
+    **card: Any,
+) -> Path:
+    """The folder of somebody who wrote another file, changed the metrics of its records, and says so on the card."""
+    folder, records = packed.with_name("again"), []
+    for record in exchange.packed_records(packed).values():
+        run, metrics = record.run, json.loads(json.dumps(record.metrics))
+        if "mixer/twin" in run.versions:
+            versions = {**run.versions, "mixer/twin": hashlib.sha256(text.encode()).hexdigest()}
+            run = replace(run, versions=versions)
+            for point in metrics["curve"]:
+                point["loss"] *= 1 + 1e-12  # as another training would
+            change(metrics)
+        run = replace(run, numerics=numerics)
+        records.append(replace(record, run=run, metrics=metrics))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    shipped.write(folder, "records", records)
+    (folder / "mixer.py").write_text(text)
+    (folder / "card.json").write_text(json.dumps(json.loads((packed / "card.json").read_text()) | card))
+    return folder
+
+
+def test_a_card_travels_and_its_reader_runs_none_of_its_code(
+    packed: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3.1 and 3.2: what was not computed again is never called verified, and its exit code is not 0."""
+    code, _, err = cli("card", "submit", "twin.py:conv=4", "packed", "--executor", "serial", "--vs", "gru")
     assert code == 2 and "submit a file as it is" in err
-    code, _, err = cli("card", "submit", "twin.py", "packed", *here)
-    assert code == 0, err
-    assert sorted(path.name for path in Path("packed").iterdir()) == ["card.json", "mixer.py", "records.jsonl.xz"]
-    code, out, err = cli("card", "verify", "packed", "--executor", "serial")
-    assert code == 0 and out == "verified\n", err
-    told = json.loads(Path("packed/card.json").read_text())
+    assert sorted(path.name for path in packed.iterdir()) == ["card.json", "mixer.py", "records.jsonl.xz"]
+    folder = resubmitted(packed, TWIN + "open('ran', 'w')\n")
+    code, out, err = cli("card", "verify", folder)
+    assert (code, out) == (3, "consistent, not recomputed\n") and "--run-code" in err, err
+    assert not Path("ran").exists()
+    told = json.loads((folder / "card.json").read_text())
     told["questions"]["recall"]["scores"]["0"] = 0.99
-    Path("packed/card.json").write_text(json.dumps(told))
-    code, out, err = cli("card", "verify", "packed", "--executor", "serial")
+    (folder / "card.json").write_text(json.dumps(told))
+    code, out, err = cli("card", "verify", folder)
     assert code == 2 and not out and "does not follow from its records" in err
     changed = replace(TOY, questions=(replace(TOY.questions[0], steps=90),))
     monkeypatch.setattr(protocol, "TIERS", {"smoke": changed})
-    code, out, err = cli("card", "verify", "packed", "--executor", "serial")
-    assert code == 2 and not out and "of another file or protocol" in err
+    code, out, err = cli("card", "verify", folder)
+    assert code == 2 and not out and "another file, protocol or device" in err
+
+
+def test_3_1_what_was_forged_is_found_without_running_anything(packed: Path, cli: Cli) -> None:
+    def refused(folder: Path, said: str) -> None:
+        code, out, err = cli("card", "verify", folder)
+        assert code == 2 and not out and said in err, (code, out, err)
+
+    refused(packed, "has the losses of another mixer")
+    refused(resubmitted(packed, numerics=CUDA), "another file, protocol or device")
+    refused(resubmitted(packed, field={"recall": []}), "field may not be empty")
+    refused(resubmitted(packed, field={}), "field may not be empty")
+    refused(resubmitted(packed, mixer="gru"), "comes with assay")
+    refused(resubmitted(packed, seeds=[0]), "seeds")
+    folder = resubmitted(packed)
+    (folder / "mixer.py").write_text(TWIN + "# other\n")
+    refused(folder, "another file, protocol or device")
+    refused(resubmitted(packed, shipped={"recall": ["gru"]}, protocol=4), "protocol 4")
+
+
+def test_3_2_a_file_that_says_it_is_verified_and_exits_with_0_is_not(packed: Path, cli: Cli) -> None:
+    liar = "import os\nprint('verified \\x1b[2J')\nos.write(1, b'verified\\n')\nos._exit(0)\n"
+    code, out, err = cli("card", "verify", resubmitted(packed, liar), "--run-code")
+    assert code == 2 and not out and "was not computed again" in err and "runs now, with your rights" in err, err
+    assert "\x1b" not in err
+
+
+def test_3_1_a_card_of_a_gpu_is_not_verified_where_there_is_none(
+    packed: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, device="cuda", backend="triton")})
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for words in ((), ("--run-code",)):
+        code, out, err = cli("card", "verify", resubmitted(packed, numerics=CUDA), *words)
+        assert (code, out) == (3, "consistent, not recomputed\n") and "nothing was computed again" in err, err
+    code, out, err = cli("card", "verify", resubmitted(packed))
+    assert code == 2 and not out and "another file, protocol or device" in err, "the tier's numerics, no others"
+    code, _, err = cli("card", "submit", "twin.py", "other", "--vs", "gru", "--device", "cpu", "--executor", "serial")
+    assert code == 2 and "cuda" in err and not Path("other").exists()
+
+
+@pytest.mark.slow
+def test_3_2_verified_is_said_of_what_was_computed_again_in_a_process_of_its_own(packed: Path, cli: Cli) -> None:
+    code, out, err = cli("card", "verify", resubmitted(packed), "--run-code")
+    assert (code, out) == (0, "verified\n") and "computed again: recall" in err, err
+    broken = LEAKING.replace("leaking", "twin")
+    code, out, err = cli("card", "verify", resubmitted(packed, broken), "--run-code")
+    assert code == 2 and not out and "breaks a promise" in err, err
+
+
+def test_3_4_a_submission_with_anything_anywhere_is_refused_in_one_line(packed: Path, cli: Cli) -> None:
+    folder = resubmitted(packed)
+    card = json.loads((folder / "card.json").read_text())
+    own = {key: card[key] for key in ("mixer", "protocol", "tier", "seeds", "field", "shipped", "anchors")}
+    odd = (None, -1, "A" * 100_000, [1], {"a": 1}, [[[]]])
+
+    def tried(what: str) -> None:
+        code, out, err = cli("card", "verify", folder)
+        assert code in (2, 3) and (code == 3 or (not out and err.splitlines()[-1].startswith("assay: "))), (what, err)
+
+    for key in own:
+        for value in odd:
+            (folder / "card.json").write_text(json.dumps({**card, key: value}))
+            tried(f"{key} {value!r:.20}")
+        (folder / "card.json").write_text(json.dumps({name: told for name, told in card.items() if name != key}))
+        tried(f"{key} missing")
+    for key in ("curve", "by_size"):
+        for value in (None, "x", [], [1]):
+            tried_with = resubmitted(packed, change=lambda metrics, key=key, value=value: metrics.update({key: value}))
+            assert tried_with == folder
+            tried(f"{key} {value!r:.20}")
+    (folder / "records.jsonl.xz").write_bytes(b"\xfd7zXZ and no more")
+    tried("records cut short")
+    for name in ("records.jsonl.xz", "mixer.py", "card.json"):
+        (folder / name).unlink()
+        tried(f"no {name}")
+        os.mkfifo(folder / name)
+        tried(f"{name} a pipe")
 
 
 def other_forward(name: str, body: str) -> str:
@@ -302,8 +427,8 @@ def test_more_seeds_are_of_this_mixer_alone_and_reuse_the_first_ones(cli: Cli) -
     assert code == 2 and "--seeds 1: the field has 2" in err
     code, _, err = cli("card", "submit", "twin.py", "packed", "--seeds", "4", "--executor", "serial", "--vs", "gru")
     assert code == 0, err
-    code, out, err = cli("card", "verify", "packed", "--executor", "serial")
-    assert code == 0 and out == "verified\n", err
+    code, out, err = cli("card", "verify", resubmitted(Path("packed").resolve()))
+    assert code == 3 and out == "consistent, not recomputed\n", err
 
 
 def test_questions_may_be_told_apart_by_commas(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

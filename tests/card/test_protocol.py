@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from card_toys import TOY, TRIED, TWIN
+from card_toys import TRIED
 
 from assay.api import Execution
 from assay.card import cost, protocol
@@ -149,24 +149,6 @@ def test_every_question_of_full_can_be_planned_and_its_text_need_not_be_here() -
 def test_a_text_that_is_not_here_is_told_of_before_anything_is_trained(cli: Cli) -> None:
     code, out, err = cli("card", "base_conv", "--tier", "full", "--device", "cpu")
     assert (code, out) == (2, "") and "`assay data pull library` fetches it" in err
-
-
-def test_a_card_of_a_gpu_is_verified_where_there_is_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
-) -> None:
-    """Made here with --device cpu, so that its reader has the same numbers; the tier is one of a GPU."""
-    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, device="cuda", backend="triton")})
-    monkeypatch.setattr(
-        "assay.command.card_exchange.check_promises", lambda *words: None
-    )  # promises are tried elsewhere
-    monkeypatch.setattr(cost, "LENGTH", 16)
-    monkeypatch.setattr(cost, "REPEATS", 1)
-    monkeypatch.chdir(tmp_path)
-    Path("twin.py").write_text(TWIN)
-    code, _, err = cli("card", "submit", "twin.py", "packed", "--vs", "gru", "--executor", "serial", "--device", "cpu")
-    assert code == 0, err
-    code, out, err = cli("card", "verify", "packed", "--executor", "serial")
-    assert code == 0 and out == "verified\n", err
 
 
 def test_a_question_without_all_its_records_is_left_out_by_name(

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -221,12 +222,49 @@ def test_a_planted_link_is_never_written_through(store: Store, tmp_path: Path) -
     assert mine.read_text() == "precious" and store.get(RUN) is not None
 
 
-def test_a_run_folder_that_is_a_link_is_refused(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, Path.touch, lambda path: path.symlink_to(path.parents[2] / "home")],
+    ids=["pipe", "file", "link"],
+)
+def test_3_7_what_stands_in_place_of_a_run_folder_is_set_aside_and_nothing_is_written_through_it(
+    store: Store, tmp_path: Path, make: Callable[[Path], object]
+) -> None:
     (tmp_path / "home").mkdir()
     store.folder(RUN).parent.mkdir(parents=True)
-    store.folder(RUN).symlink_to(tmp_path / "home")
-    with pytest.raises(UserError, match="is a link"):
-        store.take(RUN)
+    make(store.folder(RUN))
+    with pytest.warns(UserWarning, match=f"{RUN.id} is no folder; set aside"):
+        store.commit(Outcome(RUN, {"a": 1.0}))
+    assert store.get(RUN) and not list((tmp_path / "home").iterdir())
+    assert os.path.lexists(store.folder(RUN).with_name(f".{RUN.id}.unreadable"))
+    assert [record.run.id for record in store.records()] == [RUN.id], "what was set aside is in no list"
+    assert store.remove(store.records()[0])
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("home")], ids=["pipe", "folder", "link"]
+)
+def test_3_7_what_stands_in_place_of_an_artifact_is_set_aside(store: Store, make: Callable[[Path], object]) -> None:
+    store.commit(Outcome(RUN, {"a": 1.0}, artifacts={"w.bin": b"1"}))
+    (store.folder(RUN) / "w.bin").unlink()
+    make(store.folder(RUN) / "w.bin")
+    with pytest.warns(UserWarning, match=r"lost its file w\.bin"):
+        assert store.get(RUN) is None
+    with pytest.warns(UserWarning, match=r"w\.bin is no file; set aside as w\.bin\.unreadable"):
+        store.commit(Outcome(RUN, {"a": 1.0}, artifacts={"w.bin": b"1"}))
+    found = store.get(RUN)
+    assert found and found.artifact("w.bin") == b"1"
+
+
+def test_3_5_one_flipped_bit_in_an_artifact_counts_as_a_lost_file(store: Store) -> None:
+    store.commit(Outcome(RUN, {"a": 1.0}, artifacts={"w.bin": bytes(9)}))
+    assert store.get(RUN)
+    path = store.folder(RUN) / "w.bin"
+    path.write_bytes(b"\0\0\0\1\0\0\0\0\0")
+    with pytest.warns(UserWarning, match=rf"{RUN.id} has lost its file w\.bin"):
+        assert store.get(RUN) is None
+    store.commit(Outcome(RUN, {"a": 1.0}, artifacts={"w.bin": bytes(9)}))
+    assert store.get(RUN)
 
 
 def test_a_newer_store_is_refused_not_guessed_at(store: Store) -> None:

@@ -7,34 +7,44 @@ FOLDER/card.json           the card that follows from them
 
 import json
 import math
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from assay.card.battery import Records, Trial
+from assay.card import protocol
+from assay.card.battery import Records
 from assay.card.judge import Difference, Tested, difference_of, told_of
-from assay.card.protocol import TIERS, VERSION
 from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, read_file, write_file
-from assay.core.run import Record
+from assay.core.reading import read_json
+from assay.core.run import Record, canonical
 from assay.metrics.intervals import holm, paired_difference, paired_p
+from assay.mixers import mixers
 
-KEYS = {"questions", "protocol", "tier"}
-LINE = {"scores", "deviation", "freedom", "lower_is_better", "comparable"}
-"""What every question of a card has, for it to be compared."""
+SPREAD = {"deviation": float, "freedom": float}
+LINE = {"scores": {str: float}, "lower_is_better": bool, "comparable": bool, "paired": (SPREAD, ...), **SPREAD}
+CARD = {
+    "mixer": (str, ...), "method": (str, ...), "questions": {str: LINE}, "protocol": (int, str), "tier": str,
+    "text": (str, ...),
+}  # fmt: skip
+"""What a card has, for it to be compared (core.reading)."""
+NAMES = {str: [str]}
+SUBMITTED = {
+    **CARD, "mixer": str, "seeds": [int], "field": NAMES, "shipped": NAMES, "anchors": {str: {"agree": bool}}
+}  # fmt: skip
+"""What a card of a mixer has, for its records to be read."""
 PAIRED = 5
 """Seeds from which on two cards are compared seed by seed: the differences of fewer say little of how far they vary."""
-MIXER, RECORDS, CARD = "mixer.py", "records", "card.json"
+MIXER, RECORDS, FILE = "mixer.py", "records", "card.json"
 
 
 MEASURED_THERE = ("speed", "anchors", "shipped")
 """What a card says of the machine that made it: its reader cannot find it in the records."""
 
 
-def read_card(path: Path, made_by: str = "assay card NAME --json") -> dict[str, Any]:
+def read_card(path: Path, shape: Any = CARD, made_by: str = "assay card NAME --json") -> dict[str, Any]:
     """Read one card from a JSON file, which `assay card --json` writes as a list of one."""
     if path.suffix in (".html", ".svg"):  # what is written beside it: the page and the badge
         beside = path.with_suffix(".json")
@@ -42,20 +52,11 @@ def read_card(path: Path, made_by: str = "assay card NAME --json") -> dict[str, 
             f"give '{beside}'" if beside.is_file() else f"there is no '{beside}'; `assay card NAME --json` prints one"
         )
         raise UserError(f"'{path}' is a card to look at, and the JSON beside it is wanted: {told}.")
-    try:
-        found = json.loads(read_file(path))
-    except (OSError, ValueError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"cannot read a card from '{path}': {why}. `{made_by}` writes one.") from None
+    found = read_json(path, ([shape], shape), what="a card", remedy=f"`{made_by}` writes one.")
     cards = found if isinstance(found, list) else [found]
-    questions = cards[0].get("questions") if len(cards) == 1 and isinstance(cards[0], dict) else None
-    if not isinstance(questions, dict) or not cards[0].keys() >= KEYS or not all(map(_is_line, questions.values())):
+    if len(cards) != 1:
         raise UserError(f"'{path}' is not one card: give a file that `assay card NAME --json` printed.")
     return dict(cards[0])
-
-
-def _is_line(told: Any) -> bool:
-    return isinstance(told, dict) and told.keys() >= LINE
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
@@ -101,7 +102,7 @@ def pack(folder: Path, source: Path, records: Records, card: Mapping[str, Any]) 
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / MIXER, read_file(source))
-        write_file(folder / CARD, (json.dumps(card, indent=1) + "\n").encode())
+        write_file(folder / FILE, (json.dumps(card, indent=1) + "\n").encode())
     shipped.write(folder, RECORDS, {record.run.id: record for record in records.values()}.values())
 
 
@@ -121,15 +122,20 @@ def follows(card: Any, told: Any) -> bool:
     return bool(card == told)
 
 
-def check_version(card: Mapping[str, Any]) -> None:
-    if missing := {"field", "tier", "seeds"} - card.keys():
-        raise UserError(f"the card names no {' and no '.join(sorted(missing))}: `assay card submit` writes them.")
-    if card["tier"] not in TIERS:
-        raise UserError(f"the card is of the tier '{card['tier']}', and this assay has {', '.join(TIERS)}.")
-    if card.get("protocol") != VERSION:
-        raise UserError(f"the card follows protocol {card.get('protocol')}, and this assay has protocol {VERSION}.")
+def check_kind(card: Mapping[str, Any]) -> None:
+    """Raise for a card that this assay cannot verify, or that is next to nobody."""
+    mixer, tier = card["mixer"], protocol.TIERS.get(card["tier"])
+    if tier is None or card["protocol"] != protocol.VERSION:
+        told = f"the card is of the tier {card['tier']} and protocol {card['protocol']}"
+        raise UserError(f"{told}, and this assay has {', '.join(protocol.TIERS)} and protocol {protocol.VERSION}.")
+    if mixer in {word for each in mixers.folder.values() for word in (each.name, *each.aliases)}:
+        raise UserError(f"the card is of '{mixer}', which comes with assay: give it another name.")
+    if alone := [question.name for question in tier.questions if not card["field"].get(question.name)]:
+        raise UserError(f"the card has nobody beside {mixer} in {', '.join(alone)}: its field may not be empty.")
 
 
-def drawn(trials: Sequence[Trial], seeds: Sequence[int]) -> Trial:
-    """Draw one of the scored runs, to be computed again: nobody can know which."""
-    return secrets.choice([trial for trial in trials if trial.seed in seeds])
+def copied(own: Iterable[Record], others: Iterable[Record]) -> tuple[str, str] | None:
+    """Name a run and one of another mixer whose losses are the same in every digit, which no two trainings are."""
+    curves = {canonical(each.metrics["curve"]): each.run for each in others if each.metrics.get("curve")}
+    pairs = ((each.run, curves.get(canonical(each.metrics.get("curve")))) for each in own if each.status == "done")
+    return next(((f"{one.id} ({one.label})", f"{two.id} ({two.label})") for one, two in pairs if two), None)

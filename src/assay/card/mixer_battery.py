@@ -38,7 +38,7 @@ MINUTE = 60
 
 def runner_of(request: Request, mine: Sequence[str]) -> Runner:
     """Return what finds or computes the records of a tier; `mine` are the mixers that `--seeds` is for."""
-    tier = _with_seeds(protocol.TIERS[request.tier or protocol.DEFAULT], request.seeds, mine)
+    tier = with_seeds(protocol.TIERS[request.tier or protocol.DEFAULT], request.seeds, mine)
     if request.text is not None:
         tier = with_text(tier, request.text)
     if request.questions is not None:
@@ -59,7 +59,7 @@ def runner_of(request: Request, mine: Sequence[str]) -> Runner:
     return Runner(tier, placed(tier, request.placing), request.compute, own=request.own)
 
 
-def _with_seeds(tier: Tier, seeds: int | None, mine: Sequence[str]) -> Tier:
+def with_seeds(tier: Tier, seeds: int | None, mine: Sequence[str]) -> Tier:
     """Return the tier with more seeds for some mixers."""
     if seeds is None or seeds == len(tier.seeds):
         return tier

@@ -77,9 +77,10 @@ def stored(study: Study, runs: Iterable[Run], execution: Execution) -> dict[str,
 
 
 def reader(tier: Tier) -> "Runner":
-    """Return a runner that finds the records of a tier that ship, whatever devices this machine has."""
-    there = shipped.records(f"card.{tier.name}")
-    numerics = there[0].run.numerics if there else Numerics()
+    """Return a runner that finds records of a tier's own device, whatever devices this machine has."""
+    from assay.train.numerics import numerics_for
+
+    numerics = numerics_for(tier.device, backend=tier.backend, autocast=studies["icl"].autocast, here=False)
     return Runner(tier, Execution(), compute=lambda session: [], as_computed=numerics)
 
 
@@ -180,6 +181,28 @@ class Runner:
                 first = self._planned[trial.question, trial.mixer] = self._plan(trial)
             self._runs[trial] = _retold(first, trial)
         return self._runs[trial]
+
+    def know(self, mixer: str, version: str, records: Iterable[Record]) -> None:
+        """Find the runs of a mixer whose code is not here among records: they are those of one that is known, but for
+        its name and options, the version of its code, and the state mixer that meets the parameters of a layer."""
+        for question in self.tier.questions:
+            like = self.run_of(Trial(question.name, protocol.ANCHORS[-1], question.rates[0], 0, question.steps))
+            others = {name: told for name, told in like.versions.items() if name != f"mixer/{protocol.ANCHORS[-1]}"}
+            for run in (record.run for record in records if record.run.options.get("model")):
+                model = dict(like.options["model"], seq_mixer=run.options["model"]["seq_mixer"])
+                if question.layer_params:
+                    model["state_mixer"] = run.options["model"]["state_mixer"]
+                own = {**others, f"mixer/{model['seq_mixer']['name']}": version}
+                first = replace(like, options={**like.options, "model": model}, versions=dict(run.versions))
+                rate, steps = run.options["optimizer"]["lr"], run.options["train"]["max_steps"]
+                trial = Trial(question.name, mixer, rate, run.seed, steps)
+                if own.items() <= run.versions.items() and _retold(first, trial).id == run.id:
+                    self._planned[question.name, mixer] = first
+                    break
+            else:
+                raise UserError(
+                    f"no record is a run of {mixer} in {question.name}: they are of another file, protocol or device."
+                )
 
     def _plan(self, trial: Trial) -> Run:
         question = self.tier.question(trial.question)

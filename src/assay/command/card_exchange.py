@@ -1,23 +1,32 @@
 """`assay card diff`, `submit` and `verify` compare cards, send them to others, and try those that were received."""
 
 import json
+import secrets
+import subprocess
+import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from assay import api
 from assay.command.card_request import MIXERS, SEEDS, check_promises, chosen, parser_of, request_of
 from assay.command.flags import Parser
 from assay.command.progress import say
 from assay.core.errors import UserError
-from assay.core.files import check_writable
+from assay.core.files import DAMAGE, check_writable, reason
+from assay.core.foreign import Source, read_source
+from assay.core.store import Store
+from assay.train.numerics import numerics_for
 
 if TYPE_CHECKING:
     from assay.card.battery import Records, Trial
     from assay.card.judge import Difference
     from assay.card.running import Runner
+
+UNTRIED = 3
+"""The exit code where a submission contradicts nothing, and nothing of it was computed again."""
 
 
 def diff(words: list[str]) -> int:
@@ -30,15 +39,19 @@ def diff(words: list[str]) -> int:
     parser.add_argument("after", type=Path, help="the card that may be better or worse")
     args = parser.parse_args(words)
     before, after = read_card(args.before), read_card(args.after)
-    found = changes(before, after)
     names = [str(card.get("mixer") or card.get("method")) for card in (before, after)]
     if names[0] == names[1]:  # two versions of one: their files tell them apart
         files = (args.before, args.after)
         names = [file.stem if args.before.stem != args.after.stem else str(file) for file in files]
-    for each in found:
-        print(
-            _change(each, names, [fmean(card["questions"][each.other]["scores"].values()) for card in (before, after)])
-        )
+    try:
+        found = changes(before, after)
+        means = [
+            [fmean(card["questions"][each.other]["scores"].values()) for card in (before, after)] for each in found
+        ]
+    except (ArithmeticError, ValueError) as error:  # no scores, no deviation, or numbers that are too large
+        raise UserError(f"the cards do not compare: {reason(error)}.") from None
+    for each, scores in zip(found, means, strict=True):
+        print(_change(each, names, scores))
     if found:
         second = f"{names[1]} is better (+) or worse (-)"
         print(f"intervals: by how much {second}, each of one question alone; p: of all questions together (Holm)")
@@ -76,6 +89,7 @@ def submit(words: list[str]) -> int:
     from assay.card.exchange import pack
     from assay.card.making import made
     from assay.card.mixer_battery import field_of, runner_of
+    from assay.card.running import reader
 
     parser = parser_of("card submit", submit.__doc__ or "")
     parser.add_argument("file", type=Path, help="the Python file of one mixer")
@@ -91,6 +105,10 @@ def submit(words: list[str]) -> int:
     request = request_of(args)
     runner = runner_of(request, mine)
     field = field_of(request, mine, runner)
+    if runner.numerics != reader(runner.tier).numerics:
+        raise UserError(
+            f"--tier {runner.tier.name} is of {runner.tier.device}: records of other devices are not compared."
+        )
     check_promises(foreign)
     cards, records = made(mine, field, runner)
     if all(each.answer.lost for each in cards[0].lines):
@@ -102,66 +120,92 @@ def submit(words: list[str]) -> int:
 
 
 def verify(words: list[str]) -> int:
-    """Try a submitted folder: the mixer's promises, that its records follow from its file and its card from them, and
-    one of its runs, drawn now, computed again."""
+    """Try a submitted folder, and run none of its code: its records are runs of its file in this protocol, and its card
+    follows from them (`consistent, not recomputed`, exit code 3). With --run-code one of its runs, drawn now, is
+    computed again (`verified`)."""
     from assay.card import exchange
     from assay.card.making import made
-    from assay.card.mixer_battery import runner_of
+    from assay.card.mixer_battery import with_seeds
     from assay.card.protocol import TIERS
+    from assay.card.running import reader
 
-    parser = parser_of("card verify", verify.__doc__ or "")
+    parser = Parser(prog="assay card verify", description=verify.__doc__)
     parser.add_argument("folder", type=Path, help="a folder that `assay card submit` wrote")
+    about = "run its mixer.py, a stranger's program, with your rights: read it first"
+    parser.add_argument("--run-code", action="store_true", help=about)
     args = parser.parse_args(words)
-    told = exchange.read_card(args.folder / exchange.CARD, "assay card submit FILE FOLDER")
-    exchange.check_version(told)
-    mine, foreign = _mixers(args.folder / exchange.MIXER)
-    check_promises(foreign)
-    say("promises: kept")
-    args.tier, args.seeds = told["tier"], len(told["seeds"])
-    if TIERS[args.tier].device == "cuda":
-        args.device = args.device or "auto"  # who has no GPU can read all of it, and compute nothing again
-    packed = exchange.packed_records(args.folder)
-    if not packed:
-        raise UserError(f"{args.folder} has no records: `assay card submit` writes records.jsonl.xz.")
-    runner = replace(runner_of(request_of(args), mine), as_computed=next(iter(packed.values())).run.numerics)
+    card = exchange.read_card(args.folder / exchange.FILE, exchange.SUBMITTED, "assay card submit FILE FOLDER")
+    exchange.check_kind(card)
+    mixer, field = card["mixer"], card["field"]
+    source, packed = read_source(args.folder / exchange.MIXER), exchange.packed_records(args.folder)
+    runner = reader(with_seeds(TIERS[card["tier"]], len(card["seeds"]), [mixer]))
+    runner.read_shipped.update((word, name) for name, words in card["shipped"].items() for word in words)
 
     def look(trials: "Sequence[Trial]") -> "Records":
-        runs = {trial: runner.run_of(trial) for trial in trials}
+        there = runner.only_shipped([trial for trial in trials if (trial.mixer, trial.question) in runner.read_shipped])
+        runs = {trial: runner.run_of(trial) for trial in trials if trial not in there}
         if lost := [trial for trial, run in runs.items() if run.id not in packed]:
-            raise UserError(f"{args.folder} has no record of {lost[0]}: its records are of another file or protocol.")
-        return {trial: packed[run.id] for trial, run in runs.items()}
+            raise UserError(f"no record is of {lost[0]}: they are of another file, protocol or device.")
+        return there | {trial: packed[run.id] for trial, run in runs.items()}
 
-    disagreed = [name for name, each in told.get("anchors", {}).items() if not each["agree"]]
-    runner.read_shipped.update((mixer, name) for name, words in told["shipped"].items() for mixer in words)
-    cards, found = made(mine, told["field"], runner, look, disagreed)
-    if not exchange.follows(json.loads(json.dumps(cards[0].to_json() | {"field": told["field"]})), told):
-        raise UserError(f"{args.folder}/card.json does not follow from its records.")
-    say(f"records: {len(packed)}, of this file, and the card follows from them")
-    fresh = runner_of(request_of(args), mine)
-    if runner.numerics != fresh.numerics:
-        say("computed elsewhere: on another kind of device its runs have other data, so none is computed again here")
+    try:
+        runner.know(mixer, source.sha256, packed.values())
+        disagreed = [name for name, each in card["anchors"].items() if not each["agree"]]
+        cards, found = made([mixer], field, runner, look, disagreed)
+        if not exchange.follows(json.loads(json.dumps(cards[0].to_json() | {"field": field})), card):
+            raise UserError(f"{args.folder}/{exchange.FILE} does not follow from its records.")
+        own = {trial: record for trial, record in found.items() if trial.mixer == mixer}
+        others = [record for trial, record in found.items() if trial not in own]
+        if twins := exchange.copied(own.values(), [*others, *runner.shipped.values()]):
+            raise UserError("{} has the losses of another mixer: {} those of {}.".format(args.folder, *twins))
+    except DAMAGE as error:
+        told = f"{type(error).__name__}: {reason(error)}"
+        raise UserError(f"{args.folder} has a record that no run wrote, {told}.") from None
+    say(f"records: {len(packed)}, of this file and protocol, and the card follows from them")
+    device, about = runner.tier.device, "nothing was computed again"
+    if not args.run_code:
+        say(f"{about}: --run-code runs {source.path}, a stranger's program. Read it first.")
+    elif device != "cpu" and numerics_for("auto").device != device:
+        say(f"{about}: its runs are of {device}, which is not here")
     else:
-        _again(mine[0], found, fresh)
-    print("verified")
-    return 0
+        scored = [trial for trial in own if trial.seed in runner.tier.seeds_of(mixer)]
+        _again(secrets.choice(scored), own, source, runner)  # nobody can know which
+        print("verified")
+        return 0
+    print("consistent, not recomputed")
+    return UNTRIED
 
 
-def _again(mixer: str, found: "Records", runner: "Runner") -> None:
-    """Compute one of the mixer's scored runs again, and compare."""
-    from assay.card import exchange
-    from assay.card.battery import score
+def _again(trial: "Trial", own: "Records", source: Source, runner: "Runner") -> None:
+    """Compute a run again, and compare. The stranger's code runs in a process of its own, of which the record counts
+    alone, whatever it says."""
+    from assay.card.battery import SIZES, score
 
-    tier = runner.tier
-    trial = exchange.drawn([trial for trial in found if trial.mixer == mixer], tier.seeds_of(mixer))
-    question = tier.question(trial.question)
-    with TemporaryDirectory() as folder:
-        elsewhere = replace(runner.execution, out=Path(folder))
-        here = replace(runner, own=True, title="one of its runs again", execution=elsewhere)
-        record = here([trial])[trial]
-    one, two = (score(each, question) for each in (found[trial], record))
-    if record.status != found[trial].status or abs(one - two) > question.margin:
+    say(f"warning: {source.path} runs now, with your rights: computing {trial} again")
+    run, question, told = runner.run_of(trial), runner.tier.question(trial.question), own[trial]
+    with TemporaryDirectory() as folder, (Path(folder) / "said").open("w+b") as said:
+        file = Path(folder) / f"{trial.mixer}.py"
+        file.write_text(source.text, encoding="utf-8")
+        placing = {"out": folder, "device": run.numerics.device, "backend": run.numerics.backend, "executor": "serial"}
+        asked = json.dumps({**run.options, "seeds": [run.seed], **placing})
+        command = [sys.executable, "-P", "-c", f"from {__name__} import again; again({str(file)!r}, {asked!r})"]
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
+        record = Store(folder).get(run)
+        said.seek(0)
+        last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+    if record is None:
+        raise UserError(f"{trial} was not computed again: {last or 'its process wrote no record'}")
+    one, two = score(told, question), score(record, question)
+    sizes = [{name: each.metrics.get(name) for name in SIZES} for each in (told, record)]
+    if record.status != told.status or abs(one - two) > question.margin or sizes[0] != sizes[1]:
         raise UserError(f"computed again, {trial} scores {two:.3f} ({record.status}), and the record says {one:.3f}.")
     say(f"computed again: {trial.question} at rate {trial.rate:g}, seed {trial.seed}: {two:.3f}, recorded {one:.3f}")
+
+
+def again(file: str, options: str) -> None:
+    """Try the promises of a stranger's mixer, and compute one of its runs, in a process of its own."""
+    check_promises(_mixers(Path(file))[1])
+    api.run("icl", **json.loads(options))
 
 
 def _mixers(file: Path) -> tuple[list[str], list[str]]:

@@ -5,7 +5,8 @@
 
 Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 a run failed, a promise is
 broken or a run to be removed is in use, 2 the command is wrong, 130 interrupted (Ctrl-C), 141 the reader of the tables
-left (`| head`), 143 terminated (SIGTERM, which schedulers send).
+left (`| head`), 143 terminated (SIGTERM, which schedulers send), 129 hung up (SIGHUP, of a terminal that was closed);
+`assay card verify` has one of its own, 3.
 """
 
 import signal
@@ -26,6 +27,11 @@ from assay.core.errors import UserError
 from assay.core.foreign import load_source, read_source
 from assay.core.plugin import Entry, registries
 from assay.core.streams import Forgiving
+
+ENDED: dict[int, tuple[str, int]] = {
+    signal.SIGTERM: ("terminated", 143), signal.SIGHUP: ("hung up", 129), signal.SIGINT: ("interrupted", 130)
+}  # fmt: skip
+"""What ended a command, and its exit code, the first where several did."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,10 +65,10 @@ def _answered(words: list[str], received: Sequence[int]) -> int:
 
 
 def _interrupted(received: Sequence[int], *notes: str) -> int:
-    """Prints that Ctrl-C or SIGTERM has ended the command, with notes on what is lost, and returns the exit code."""
+    """Prints that Ctrl-C or another signal has ended the command, with notes on what is lost; returns the exit code."""
     for number in received:
         signal.signal(number, signal.SIG_IGN)  # a second one must not cut off the message
-    ended, code = ("terminated", 143) if signal.SIGTERM in received else ("interrupted", 130)
+    ended, code = ENDED[min(received, key=[*ENDED].index, default=signal.SIGINT)]
     say(f"assay: {ended}; every finished run is stored. Repeat the command to resume.")
     for note in notes:
         say(note)
@@ -75,7 +81,7 @@ def _interrupted(received: Sequence[int], *notes: str) -> int:
 @contextmanager
 def _forgiving_streams() -> Iterator[None]:
     """Keeps computing when the reader of standard output leaves (`| head`)."""
-    out, err = (cast(TextIO, Forgiving(stream)) for stream in (sys.stdout, sys.stderr))
+    out, err = cast(TextIO, Forgiving(sys.stdout, plain=True)), cast(TextIO, Forgiving(sys.stderr))
     with redirect_stdout(out), redirect_stderr(err):
         try:
             yield
@@ -86,8 +92,8 @@ def _forgiving_streams() -> Iterator[None]:
 
 @contextmanager
 def _noted_signals(received: list[int]) -> Iterator[None]:
-    """Makes SIGTERM, which schedulers send, end a command as Ctrl-C does, and notes the signals received: the exception
-    does not tell them, since libraries catch it and raise one of their own."""
+    """Makes SIGTERM, which schedulers send, and SIGHUP end a command as Ctrl-C does, and notes the signals received:
+    the exception does not tell them, since libraries catch it and raise one of their own."""
     if threading.current_thread() is not threading.main_thread():  # signal handlers are set there alone
         yield
         return
@@ -96,9 +102,9 @@ def _noted_signals(received: list[int]) -> Iterator[None]:
         received.append(signum)
         raise KeyboardInterrupt
 
-    heeded = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background has it ignored
-        heeded.append(signal.SIGINT)
+    # A shell's background has SIGINT ignored, and nohup SIGHUP.
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    heeded = [signal.SIGTERM, *(number for number, default in usual.items() if signal.getsignal(number) == default)]
     before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield

@@ -18,7 +18,7 @@ from assay.core.convert import option_types
 from assay.core.declared import TEXTS, texts_below
 from assay.core.plugin import Plugin, is_plugin_type
 from assay.core.study import Study
-from assay.core.words import printable, written
+from assay.core.words import written
 from assay.studies import studies
 
 WIDTH = 80
@@ -224,7 +224,7 @@ def _listed(held: Any) -> str:
 
 def _shown(value: Any) -> str:
     """Returns the value as it is typed after a flag; text needs no quotes there."""
-    return printable(value if isinstance(value, str) else written(value)) or "''"
+    return value or "''" if isinstance(value, str) else written(value)
 
 
 def _width() -> int:

@@ -13,7 +13,6 @@ second call computes nothing, and `assay findings` judges all claims from what i
 """
 
 import importlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -29,11 +28,10 @@ from assay.core import shipped
 from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
 from assay.core.estimate import duration
-from assay.core.files import read_file
 from assay.core.plan import Grid
+from assay.core.reading import read_json
 from assay.core.run import Record, Run
 from assay.core.study import Study
-from assay.core.words import printable
 from assay.report.certificate import examined
 from assay.report.claims import Claim, by_identity, identity
 from assay.report.recipes import Keep
@@ -67,7 +65,7 @@ def reproduce(words: list[str]) -> int:
         if name not in known:
             raise UserError(f"no claim '{name}'.{nearest(name, known)} Known: {', '.join(known)}, or all.")
     sessions = {name: session_of(known[name], execution) for name in chosen}
-    return max([run_claim(name, known[name], session, quick=args.quick) for name, session in sessions.items()])
+    return max([run_claim(name, known[name], each, quick=args.quick) for name, each in sessions.items()], default=0)
 
 
 def _took(found: Mapping[str, Any] | None) -> str:
@@ -93,20 +91,26 @@ def known_claims() -> dict[str, Claim]:
 
 def claims_in(path: Path) -> dict[str, Claim]:
     """The claims of a JSON file, by name."""
-    try:
-        data = json.loads(read_file(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read claims from '{path}': {error}. Give a JSON file with --file.") from None
-    if not isinstance(data, dict):
-        raise UserError(f"cannot read claims from '{path}': expected a JSON object, a claim by its name.")
+    data = read_json(path, {str: CLAIM}, what="claims", remedy="Give a JSON file of claims by name with --file.")
     return {name: construct(Claim, given, what=f"claim '{name}'") for name, given in data.items()}
+
+
+CHECK = {"what": str, "rows": (dict, ...)}
+CLAIM = {
+    "claim": str, "source": str, "study": str, "preset": (str, None, ...), "checks": [CHECK],
+    "options": (dict, ...), "grid": ({str: list}, ...), "tables": ([str], ...),
+    "certificate": ({
+        "about": str, "metric": str, "tried": {str: [float]}, "longer": dict, "number": CHECK, "arms": ([dict], ...),
+        "on": (dict, ...)}, None, ...),
+}  # fmt: skip
+"""What a claim in a file has (core.reading); the rest is converted, or refused, by its name."""
 
 
 def configured(claim: Claim) -> tuple[Study, Grid]:
     """The study that a claim is about, with its options, and the grid."""
     cls = studies[claim.study]
-    grid = combined_grid(cls, claim.preset, claim.grid, named=claim.options)
-    return configure(cls, claim.preset, dict(claim.options)), grid
+    study = configure(cls, claim.preset, dict(claim.options))
+    return study, combined_grid(cls, claim.preset, claim.grid, named=claim.options)
 
 
 def session_of(claim: Claim, execution: Execution) -> Session:
@@ -172,7 +176,7 @@ def computed(session: Session) -> list[Record]:
     for record in records:
         if record.status != "done":
             reason = (record.error or "a number was not finite").strip().splitlines()[-1]
-            say(f"{record.status}: {session.labels[record.run.id]}: {printable(reason)}")
+            say(f"{record.status}: {session.labels[record.run.id]}: {reason}")
     return records
 
 

@@ -26,7 +26,7 @@ from assay.core.foreign import Source, loaded_sources
 from assay.core.plan import Grid, assign, parse_grid, points
 from assay.core.plugin import registries
 from assay.core.study import Reading, Study
-from assay.core.words import printable, split, unwrapped
+from assay.core.words import split, unwrapped
 from assay.report.files import FINDINGS
 from assay.report.section import Section
 
@@ -299,7 +299,7 @@ def _print_plan(session: Session, shell: Shell) -> int:
         print(json.dumps({"study": session.plan.study.name, "rows": rows, "files": []}, indent=1))
         return 0
     for row in rows:
-        print(f"{row['id']}  {'stored' if row['stored'] else 'to run':<6}  {printable(str(row['run']))}")
+        print(f"{row['id']}  {'stored' if row['stored'] else 'to run':<6}  {row['run']}")
     print(session.describe())
     if shorter := _first_look(session, shell):
         print(shorter)

@@ -196,7 +196,7 @@ def _summary(found: Mapping[str, Sequence[Section]]) -> str:
     said = {name: [f.sentence for section in own for f in section.findings[:1]] for name, own in found.items()}
     return "\n".join(
         textwrap.fill(
-            printable(f"{name}: {' '.join(sentences) or 'no result'}"), screen(), subsequent_indent="  ",
+            f"{name}: {' '.join(sentences) or 'no result'}", screen(), subsequent_indent="  ",
             max_lines=FINDING_LINES, placeholder=" ...", break_on_hyphens=False,
         )
         for name, sentences in said.items()

@@ -23,6 +23,8 @@ LONGEST_RANGE = 1_000_000
 """Most values of a range: more would fill memory before anything is planned."""
 ALIKE, AS_ALIKE = 0.5, 0.05
 """The least similarity of a suggested name, and how far below the best another suggestion may lie."""
+LONGEST = 200
+"""Most letters of a word that is compared: no name has as many, and it takes the square of the time."""
 PART, FURTHER = 0.06, 0.02
 """Subtracted from the similarity of a part, so that whole names come first, and for parts other than the first."""
 
@@ -58,6 +60,8 @@ def convert(hint: Any, value: Any, *, what: str, exact: bool = False) -> Any:
 def construct(cls: type[T], given: Mapping[str, Any], *, what: str, exact: bool = False) -> T:
     """Make a dataclass from loose values, each converted by its field's annotation."""
     hints = option_types(cls)
+    if not isinstance(given, Mapping):
+        raise UserError(f"{what}: expected names with values, got {given!r}.")
     for key in given:
         if key not in hints:
             known, flag = ", ".join(hints) or "no options", getattr(cls, "elsewhere", {}).get(key)
@@ -97,7 +101,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x' or 'y'?` with the names spelled like a word, or nothing. A similar part counts too,
     since people remember one part of a long name; case and dashes do not. Never suggests the word itself, and of
     spellings of one name only the shortest."""
-    ranked = sorted(((_likeness(word, name), name) for name in {*known} - {word}), key=lambda pair: (-pair[0], pair[1]))
+    others = {*known} - {word} if len(word) <= LONGEST else ()
+    ranked = sorted(((_likeness(word, name), name) for name in others), key=lambda pair: (-pair[0], pair[1]))
     best = ranked[0][0] if ranked else 0.0
     alike = [name for likeness, name in ranked if likeness >= max(ALIKE, best - AS_ALIKE)]
     spelled: dict[str, list[str]] = {}

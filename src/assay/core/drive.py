@@ -87,6 +87,7 @@ class Drive:
         if lock is None:
             return False
         self._locks[run.id] = lock
+        self.store.make_way(run)
         if self.force:
             self.store.drop_checkpoint(run)
             return True

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -93,6 +94,18 @@ def read_file(path: str | Path, *, limit: int | None = None) -> bytes:
         raise OSError(errno.EINVAL, str(error)) from None
     except ValueError:  # a NUL, or a surrogate that no file name has
         raise OSError(errno.EINVAL, "no file can have that name") from None
+
+
+def sha256(path: Path) -> str:
+    """Hash a file, once until it changes: every plan asks, and texts and weights are large."""
+    there = path.stat()
+    return _sha256(path, there.st_ctime_ns, there.st_mtime_ns, there.st_size)
+
+
+@lru_cache(maxsize=2**16)
+def _sha256(path: Path, *signature: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_sealed(path: Path, data: bytes) -> None:

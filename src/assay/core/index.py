@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Self, get_args, get_type_hints
 from assay.core.errors import UserError
 from assay.core.files import DAMAGE, read_sealed, write_sealed
 from assay.core.grouping import grouped
-from assay.core.reading import decoder_for
+from assay.core.reading import RUN, fitting, parsed
 from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status
 
 RECORD = "record.json"
@@ -247,7 +247,7 @@ def _load(path: Path, records: int) -> Index:
     """Return the index in the file; an empty one if it is missing or not ours. A stranger may have written it."""
     with suppress(*DAMAGE):
         body = read_sealed(path, PER_RECORD * (records + 1))
-        data = decoder_for(body).decode(body.decode())  # raises for what no option can be: NaN, infinities
+        data = parsed(body, {"layout": list, "settings": [list], "rows": [list]})
         if data["layout"] == LAYOUT:
             settings = [_setting(path.parent.name, *entry) for entry in data["settings"]]
             rows = [_row(entry, len(settings)) for entry in data["rows"]]
@@ -256,12 +256,8 @@ def _load(path: Path, records: int) -> Index:
 
 
 def _setting(study: str, options: Any, versions: Any, numerics: Any) -> Run:
-    told = Numerics(**numerics)
-    kinds = [type(value) for value in asdict(Numerics()).values()]
-    plain = all(type(name) is type(version) is str for name, version in versions.items())
-    if type(options) is not dict or not plain or [type(value) for value in asdict(told).values()] != kinds:
-        raise ValueError("not a setting")
-    return Run(study, options, 0, versions, told)
+    fitting({"study": study, "options": options, "seed": 0, "versions": versions, "numerics": numerics}, RUN)
+    return Run(study, options, 0, versions, Numerics(**numerics))
 
 
 def _row(entry: Any, settings: int) -> Row:

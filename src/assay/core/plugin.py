@@ -161,7 +161,8 @@ class Registry(Generic[P]):
         """Return a class decorator; the name is the file's stem."""
 
         if not words.is_name(name):
-            raise UserError(f'{self.kind} {name!r}: a name is printable and has no spaces and none of : , = + ( ) ".')
+            rule = 'a name is printable, begins with no dot, and has no spaces and none of : , = + ( ) " / \\'
+            raise UserError(f"{self.kind} {name!r}: {rule}.")
 
         def add(cls: type[P]) -> type[P]:
             other = self._classes.get(name)
@@ -233,6 +234,8 @@ class Registry(Generic[P]):
 
     def load(self, spec: Mapping[str, Any]) -> P:
         """Return the plug-in of a JSON spec; a value that is no text may be given as one: {"sizes": "0..4"}."""
+        if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
+            raise UserError(f"{self.kind}: expected a name with options, got {spec!r}.")
         cls = self[spec["name"]]
         given = {key: value for key, value in spec.items() if key != "name"}
         return construct(cls, given, what=f"{self.kind} '{cls.name}'", exact=True)

@@ -1,8 +1,11 @@
-"""A stored record is read with care: a store may come from another version, a failing disk or a stranger.
+"""Records and other JSON are read with care: they may come from another version, a failing disk or a stranger.
 
 What passes has the types that the rest of the code relies on, numbers that fit a float, text that can be printed as
 UTF-8, and no nesting that a recursive function could not follow. The id is not computed again, since the version
 that wrote the record may have hashed something else. Fields that this version does not know are left out.
+
+A shape says what JSON may be: a type; {"name": SHAPE}, with other names left alone; {str: SHAPE} for any name; [SHAPE]
+for all items; or a tuple of shapes and values, with `...` for what may be missing.
 """
 
 import json
@@ -12,11 +15,10 @@ from dataclasses import fields
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path, PurePosixPath
-from types import EllipsisType
 from typing import Any, NoReturn, get_args
 
 from assay.core.errors import UserError
-from assay.core.files import read_plain
+from assay.core.files import read_file, read_plain, reason
 from assay.core.run import FORMAT, Numerics, Record, Status
 
 LARGEST = 64 * 2**20
@@ -26,24 +28,15 @@ DIGITS = 300
 """Most digits of an integer; that many still fit a float."""
 ID = re.compile(r"[0-9a-f]{16}\Z")
 
-_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
-_EXPONENT = b"0e000"
-"""Matches, with every digit as 0 and plus signs removed, a number that could be infinite, or part of a hash."""
-_STEP = 10
-_LONG = b"0" * (200 // _STEP)
-"""Every tenth byte of 200 digits. 199 digits and an exponent of two are still finite."""
-_BEFORE_NUMBER = b" \t\r\n:,["
-_RECORD: dict[str, tuple[type, ...]] = {
-    "id": (str,), "run": (dict,), "status": (str,), "metrics": (dict,), "cost": (dict,), "error": (str, type(None)),
-    "provenance": (dict,), "finished": (str,), "artifacts": (list,),
-    "place": (int, type(None), EllipsisType), "files": (dict, EllipsisType),
+RUN: Mapping[Any, Any] = {
+    "study": str, "options": dict, "seed": int, "versions": {str: str},
+    "numerics": {f.name: (type(f.default), ...) for f in fields(Numerics)},
 }  # fmt: skip
-"""The types that a field may have; `EllipsisType`: it may be missing."""
-_RUN: dict[str, tuple[type, ...]] = {
-    "study": (str,), "options": (dict,), "seed": (int,), "versions": (dict,), "numerics": (dict,)
+_RECORD: Mapping[Any, Any] = {
+    "id": str, "run": RUN, "status": get_args(Status), "metrics": dict, "cost": {"seconds": (float, None, ...)},
+    "error": (str, None), "provenance": {str: str}, "finished": str, "artifacts": [str], "place": (int, None, ...),
+    "files": ({str: {"bytes": int, "sha256": str}}, ...),
 }  # fmt: skip
-_STATUS = get_args(Status)
-_NUMERICS = {f.name: (type(f.default), EllipsisType) for f in fields(Numerics)}
 
 
 class NotARecord(ValueError):
@@ -65,26 +58,43 @@ def read_record(path: Path) -> Record:
 
 def parse_record(data: bytes, path: Path | str = "the record", folder: Path | None = None) -> Record:
     """Return a record from the bytes of its file."""
-    try:
-        found = _decoded(data)
-    except RecursionError:
-        raise NotARecord(f"it is nested more than {DEEPEST} deep") from None
-    if not isinstance(found, dict):
-        raise NotARecord("it is no JSON object")
+    found = fitting(_decoded(data), {"format": (int, ...)})
     version = found.get("format", 0)
-    if type(version) is not int:
-        raise NotARecord("its format is no number")
     if version > FORMAT:
         raise NewerRecord(
             f"{path} was written by a newer assay (format {version}, this one reads {FORMAT}). "
             "Upgrade assay, or choose another folder with --out."
         )
-    _check(found)
+    fitting(found, _RECORD)
+    if not ID.match(found["id"]):
+        raise NotARecord("its id is none")
+    if not (found["run"]["study"].isprintable() and found["finished"].isprintable()):
+        raise NotARecord("its study or its time cannot be printed")
+    if not all(map(_names_a_file_below, found["artifacts"])):
+        raise NotARecord("an artifact's name is no file of its folder")
     return Record.from_json(found, folder)
 
 
+def read_json(path: Path, shape: Any, *, what: str, remedy: str) -> Any:
+    """Return what a JSON file that a user names holds, or raise a UserError that says what is odd about it."""
+    try:
+        return parsed(read_file(path, limit=LARGEST), shape)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {what} from '{path}': {reason(error)}. {remedy}") from None
+
+
+def parsed(data: bytes, shape: Any) -> Any:
+    """Return the value of a JSON text that has a shape; any other text is a ValueError."""
+    return fitting(_decoded(data), shape)
+
+
 def _decoded(data: bytes) -> Any:
-    found = decoder_for(data).decode(data.decode())
+    try:
+        alike = data.translate(_ALIKE, b"+")
+        strictly = b"0e000" in alike or b"0" * 200 in alike  # 199 digits and an exponent of two are still finite
+        found = (_STRICT if strictly else _QUICK).decode(data.decode())
+    except RecursionError:
+        raise NotARecord(f"it is nested more than {DEEPEST} deep") from None
     if data.count(b"[") + data.count(b"{") > DEEPEST and _deeper_than(found, DEEPEST):
         raise NotARecord(f"it is nested more than {DEEPEST} deep")
     if b"\\ud" in data or b"\\uD" in data:  # half a surrogate pair could not be written anywhere
@@ -92,21 +102,27 @@ def _decoded(data: bytes) -> Any:
     return found
 
 
-def decoder_for(data: bytes) -> json.JSONDecoder:
-    """Return the strict decoder, which checks every number, where one may be too large."""
-    alike = data.translate(_ALIKE, b"+")  # a regular expression would take longer than all the rest
-    return _STRICT if _LONG in alike[::_STEP] or _has_exponent(alike) else _QUICK
+def fitting(value: Any, shape: Any) -> Any:
+    if (odd := _misfit(value, shape)) is not None:
+        raise NotARecord(f"its {odd[1:]} is missing or of another type" if odd else "it is of another type")
+    return value
 
 
-def _has_exponent(alike: bytes) -> bool:
-    """Return whether a number has an exponent of three digits; in a hash, a quote or a letter stands before them."""
-    at = alike.find(_EXPONENT)
-    while at >= 0:
-        before = alike[max(0, at - 2 * DIGITS) : at].rstrip(b"0.-")[-1:]
-        if before in _BEFORE_NUMBER:  # also true of the empty start of the file
-            return True
-        at = alike.find(_EXPONENT, at + 1)
-    return False
+def _misfit(value: Any, shape: Any) -> str | None:
+    """Return where a value differs from a shape, such as `.run.seed`; None where it does not."""
+    kind = type(value)
+    for each in shape if type(shape) is tuple else (shape,):
+        if each is kind or each == value or (each is float and kind is int):
+            return None
+        if type(each) is kind is dict:
+            inner = dict.fromkeys(value, each[str]) if str in each else each
+            for name, held in inner.items():
+                if (odd := _misfit(value.get(name, ...), held)) is not None:
+                    return f".{name}{odd}"
+            return None
+        if type(each) is kind is list:
+            return _misfit(dict(enumerate(value)), {str: each[0]})
+    return ""
 
 
 def _deeper_than(value: Any, depth: int) -> bool:
@@ -117,36 +133,6 @@ def _deeper_than(value: Any, depth: int) -> bool:
         if not level:
             return False
     return True
-
-
-def _check(found: Mapping[str, Any]) -> None:
-    """Raise unless every field has its type, the nested ones too."""
-    _typed(found, _RECORD)
-    run = found["run"]
-    _typed(run, _RUN, where="run.")
-    _typed(run["numerics"], _NUMERICS, where="run.numerics.")
-    if not ID.match(found["id"]):
-        raise NotARecord("its id is none")
-    if not (run["study"].isprintable() and found["finished"].isprintable()):
-        raise NotARecord("its study or its time cannot be printed")
-    if found["status"] not in _STATUS:
-        raise NotARecord(f"its status is none of {', '.join(_STATUS)}")
-    for name, texts in (("run.versions", run["versions"]), ("provenance", found["provenance"])):
-        if not {str}.issuperset(map(type, texts.values())):
-            raise NotARecord(f"its {name} are not all text")
-    if type(found["cost"].get("seconds", 0.0)) not in (int, float, type(None)):
-        raise NotARecord("its cost.seconds is no number")
-    if not all(type(name) is str and _names_a_file_below(name) for name in found["artifacts"]):
-        raise NotARecord("an artifact's name is no file of its folder")
-    for check in found.get("files", {}).values():
-        if type(check) is not dict or type(check.get("bytes")) is not int or type(check.get("sha256")) is not str:
-            raise NotARecord("its files are not sizes and hashes")
-
-
-def _typed(found: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], *, where: str = "") -> None:
-    for name, allowed in types.items():
-        if type(found.get(name, ...)) not in allowed:
-            raise NotARecord(f"its {where}{name} is missing or of another type")
 
 
 @lru_cache(maxsize=1024)
@@ -160,6 +146,8 @@ def _refuse(word: str) -> NoReturn:
     raise NotARecord(f"{word[:20]} is no number that a record can hold")
 
 
+_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+"""A number that may be infinite, or too long, is found faster where every digit is the same."""
 _QUICK = json.JSONDecoder(parse_constant=_refuse)
 _STRICT = json.JSONDecoder(
     parse_constant=_refuse,

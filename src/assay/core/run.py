@@ -8,7 +8,6 @@ import importlib.metadata
 import json
 import math
 import numbers
-import os
 import platform
 import re
 import stat
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from assay.core.errors import UserError
-from assay.core.files import read_plain
+from assay.core.files import read_plain, sha256
 
 T = TypeVar("T")
 Status = Literal["done", "failed", "diverged"]
@@ -222,13 +221,13 @@ class Record:
         )
 
     def missing(self) -> str | None:
-        """Return the first artifact that is missing, or not as large as it was written; its content is not read."""
+        """Return the first artifact that is missing, or is not what was written."""
         for name in self.artifacts if self.folder else ():
+            path, written = Path(f"{self.folder}/{name}"), self.files.get(name)
             try:
-                found = os.lstat(f"{self.folder}/{name}")
+                if not stat.S_ISREG(path.lstat().st_mode) or (written and sha256(path) != written["sha256"]):
+                    return name
             except OSError:
-                return name
-            if not stat.S_ISREG(found.st_mode) or found.st_size != self.files.get(name, {}).get("bytes", found.st_size):
                 return name
         return None
 

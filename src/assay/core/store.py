@@ -59,8 +59,8 @@ class Store:
         metrics, all_finite = finite(dict(outcome.metrics))
         cost, _ = finite(dict(outcome.cost))
         status: Status = "diverged" if outcome.diverged or not all_finite else "done"
-        self._set_aside(outcome.run)
         saved = outcome.artifacts
+        self.make_way(outcome.run, saved)
         files = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in saved.items()}
         named, lost = [outcome.diverged] if isinstance(outcome.diverged, str) else [], not_finite(outcome.metrics)
         named += [f"the metric{'s'[: len(lost) > 1]} {', '.join(lost)}"] if lost else []
@@ -76,7 +76,7 @@ class Store:
             reason = error.strip().splitlines()[-1]
             warnings.warn(f"{run.label} failed ({reason}); its stored result is kept", stacklevel=2)
             return stored
-        self._set_aside(run)
+        self.make_way(run)
         return self._write(Record(run, "failed", {}, {}, error, Provenance.here(), _now(), (), place), {})
 
     def studies(self) -> list[str]:
@@ -115,15 +115,14 @@ class Store:
         """Remove a run, unless another process has locked it."""
         with self.lock(record.run) as mine, disk_errors(self.folder(record.run)):
             if mine:
+                folder = self.folder(record.run)
                 with suppress(FileNotFoundError):
-                    shutil.rmtree(self.folder(record.run))
+                    (Path.unlink if folder.is_symlink() else shutil.rmtree)(folder)
             return mine
 
     def take(self, run: Run) -> Lock | None:
         """Lock a run that is to be computed; None while another process has it locked. A dead process holds no lock."""
         folder = self.folder(run)
-        if folder.is_symlink():  # what the run saves would replace files of whoever owns the link's target
-            raise UserError(f"{folder} is a link, and a run is stored in a folder of its own: remove the link.")
         with disk_errors(folder.parent / locks.LOCKS):
             return locks.take(folder.parent / locks.LOCKS, run.id)
 
@@ -178,19 +177,28 @@ class Store:
             warnings.warn(f"{path} is not a record ({error}): it counts as absent", stacklevel=2)
             return None
 
-    def _set_aside(self, run: Run) -> None:
-        """Rename whatever is in the place of a record, before a record is written there."""
-        path = self.folder(run) / RECORD
+    def make_way(self, run: Run, names: Iterable[str] = ()) -> None:
+        """Rename whatever is in the place of a run's folder, of its files or of its record, before they are written."""
+        folder = self.folder(run)
+        if folder.is_symlink() or not folder.is_dir():  # what is saved in a link would replace files of others
+            _set_aside(folder, "no folder", as_name=f".{folder.name}")  # which no list reads
+        for path in (folder / name for name in names):
+            if path.is_symlink() or not path.is_file():
+                _set_aside(path, "no file")
         try:
-            read_record(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return
+            read_record(folder / RECORD)
         except (OSError, ValueError) as error:
-            free = (path.with_name(f"{RECORD}{SET_ASIDE}{n or ''}") for n in range(1_000_000))
-            aside = next(name for name in free if not os.path.lexists(name))
-            with disk_errors(path):
-                path.replace(aside)
-            warnings.warn(f"{path} is not a record ({error}); set aside as {aside.name}", stacklevel=2)
+            _set_aside(folder / RECORD, f"not a record ({error})")
+
+
+def _set_aside(path: Path, why: str, *, as_name: str = "") -> None:
+    """Rename what is there, if something is."""
+    if os.path.lexists(path):
+        free = (path.with_name(f"{as_name or path.name}{SET_ASIDE}{n or ''}") for n in range(1_000_000))
+        aside = next(name for name in free if not os.path.lexists(name))
+        with disk_errors(path):
+            path.replace(aside)
+        warnings.warn(f"{path} is {why}; set aside as {aside.name}", stacklevel=2)
 
 
 def whole(records: Iterable[Record]) -> list[Record]:
@@ -199,8 +207,8 @@ def whole(records: Iterable[Record]) -> list[Record]:
     for record in records:
         if name := record.missing():
             warnings.warn(
-                f"run {record.run.id} has lost its file {name}, or a part of it: it counts as absent and is computed "
-                "again when asked for",
+                f"run {record.run.id} has lost its file {name}, or it is not what was written: it counts as absent and "
+                "is computed again when asked for",
                 stacklevel=2,
             )
         else:

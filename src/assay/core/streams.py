@@ -6,18 +6,21 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from assay.core.errors import UserError
+from assay.core.words import printable_lines
 
 
 class Forgiving:
     """A text stream that goes silent once nobody reads it any more, and records that it did (`lost`). Other errors,
-    such as a full disk behind it, are raised."""
+    such as a full disk behind it, are raised. A `plain` one prints no control characters, which may come from files of
+    others; progress bars need them on the other."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, *, plain: bool = False) -> None:
+        self._stream, self._plain = stream, plain
         self.lost = False
 
     def write(self, text: str) -> int:
         encoding = self._stream.encoding or "utf-8"
+        text = printable_lines(text) if self._plain else text
         # Characters that the stream cannot encode, such as half of a surrogate pair, are escaped.
         self._unless_lost(self._stream.write, text.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)

@@ -16,7 +16,7 @@ from typing import Any
 
 EXPONENT = re.compile(r"[\d.][eE]")
 """Matches the start of an exponent: the plus of `1e+3` separates nothing."""
-FORBIDDEN = re.compile(r"[\s:,=+()\"]")
+FORBIDDEN = re.compile(r"[\s:,=+()\"/\\]|^\.")
 QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"(?=[:+,)]|$)", re.DOTALL)
 """Matches from a quote to the one that ends it, at the end of a value."""
 PLAIN = re.compile(r"[^\s:,+()\"]+")
@@ -42,6 +42,8 @@ class Word(str):
 
 def split(text: str, separator: str) -> list[str]:
     """Split at separators outside parentheses and quotes: `a+(b:c=1+2)` -> `a`, `(b:c=1+2)`."""
+    if separator not in text:
+        return [text]
     parts, start = [], 0
     for place, char, depth in _outside_quotes(text):
         is_exponent = char == "+" and EXPONENT.fullmatch(text, max(0, place - 2), place)
@@ -79,8 +81,13 @@ def folded(text: str) -> str:
     return re.sub(r"[\W_]", "", text).casefold()
 
 
+def printable_lines(text: str) -> str:
+    """Escape the same in a text of several lines: whatever a command prints passes here (core.streams, UserError)."""
+    return "\n".join(map(printable, text.replace("\r\n", "\n").split("\n")))
+
+
 def is_name(text: str) -> bool:
-    """Return whether a plug-in may have this name: printable, and nothing in it that separates words."""
+    """Return whether a plug-in may have this name: printable, and nothing in it that separates words or folders."""
     return bool(text) and text.isprintable() and not FORBIDDEN.search(text)
 
 

@@ -6,7 +6,7 @@ first element. Hooks are always taken off again.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
-from assay.core.files import DAMAGE, TEXT, read_plain, write_file
+from assay.core.files import TEXT, read_plain, write_file
 from assay.core.locks import locked
+from assay.core.reading import parsed
 
 SHARD = 2**18
 """Rows per file."""
@@ -121,13 +122,11 @@ class Shards:
 
 
 def _progress(path: Path) -> dict[str, int]:
-    try:
-        found = json.loads(read_plain(path, TEXT))
-        counts = {name: found[name] for name in ("batches", "rows")}
-    except DAMAGE:
-        counts = {}
-    whole = counts and all(type(count) is int and count >= 0 for count in counts.values())
-    return counts if whole else {"batches": 0, "rows": 0}
+    with suppress(OSError, ValueError):
+        counts: dict[str, int] = parsed(read_plain(path, TEXT), {"batches": int, "rows": int})
+        if min(counts["batches"], counts["rows"]) >= 0:
+            return counts
+    return {"batches": 0, "rows": 0}
 
 
 def collect(model: nn.Module, names: Sequence[str], batches: Iterable[Tensor], folder: Path) -> Shards:

@@ -26,9 +26,8 @@ import torch
 from torch import nn
 
 from assay.core.errors import UserError
-from assay.core.files import is_there, read_file
+from assay.core.files import is_there, read_file, sha256
 from assay.data import hub, places, smollm2
-from assay.data.packages import sha256
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 WEIGHTS = (".safetensors", ".bin")

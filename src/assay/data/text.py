@@ -28,10 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
-from assay.core.files import exists, is_there, read_file, reason
+from assay.core.files import exists, is_there, read_file, reason, sha256
 from assay.core.words import folded
 from assay.data import hub, places
-from assay.data.packages import sha256
 
 HUB: dict[str, dict[str, Any]] = {
     "wikitext-2": {"path": "Salesforce/wikitext", "name": "wikitext-2-raw-v1", "split": "test"},

@@ -273,10 +273,10 @@ class Chunks:
         d_n: Tensor, *found: Tensor | None,
     ) -> None:  # fmt: skip
         """Write the gradients of q, k, v, log a, b and D, with a decay per head; that of log a only where it is."""
-        strength, skip, *found = (g if x is None else x for x in (self.strength, self.skip, *found))
+        strength, skip, *outputs = (g if x is None else x for x in (self.strength, self.skip, *found))
         by_head_kernels.gradients_by_head[self.grid](
-            self.q, self.k, self.v, strength, skip, g, states, n_states, d_states, d_n_states, d_o, d_n, *found,
-            *self.sizes, DECAYS=found[3] is not g, maxnreg=self.registers, **self.read(),
+            self.q, self.k, self.v, strength, skip, g, states, n_states, d_states, d_n_states, d_o, d_n, *outputs,
+            *self.sizes, DECAYS=found[3] is not None, maxnreg=self.registers, **self.read(),
         )  # fmt: skip
 
 

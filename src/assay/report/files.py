@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
-from assay.core.files import DAMAGE, TEXT, read_plain, reason
+from assay.core.files import TEXT, read_plain, reason
+from assay.core.reading import parsed
 from assay.core.store import disk_errors, write_file
 from assay.report.section import Chart, Section
 from assay.report.style import house_spec, vegalite_version
@@ -35,7 +36,7 @@ def write_section(section: Section, folder: Path) -> list[Path]:
     for name, data in _contents(section, folder):
         paths.append(_write(folder / name, data))
         if name not in section.documents:
-            views[name] = _sha256(data)
+            views[name] = hashlib.sha256(data).hexdigest()
     if section.tables:
         _replace_views(folder, section.tables[0].name, views)
     return paths + [_write(path, data) for path, data in section.files]
@@ -48,20 +49,16 @@ def _replace_views(folder: Path, first: str, views: Mapping[str, str]) -> None:
     for name, written in listed.get(first, {}).items():
         if name not in views and name not in others and name == Path(name).name:
             found = _there(folder / name)
-            if found is not None and _sha256(found) == written:
+            if found is not None and hashlib.sha256(found).hexdigest() == written:
                 with disk_errors(folder / name):
                     (folder / name).unlink(missing_ok=True)
     _write(folder / WRITTEN, f"{json.dumps({**listed, first: views}, indent=1)}\n".encode())
 
 
 def _listed(folder: Path) -> dict[str, dict[str, str]]:
-    try:
-        found = json.loads(read_plain(folder / WRITTEN, TEXT))
-        listed = {first: dict(names) for first, names in found.items()}
-    except DAMAGE:
-        return {}  # missing or malformed: nothing is removed
-    plain = all(type(word) is str for names in listed.values() for pair in names.items() for word in pair)
-    return listed if plain else {}
+    with suppress(OSError, ValueError):
+        return dict(parsed(read_plain(folder / WRITTEN, TEXT), {str: {str: str}}))
+    return {}  # missing or malformed: nothing is removed
 
 
 def _there(path: Path) -> bytes | None:
@@ -69,10 +66,6 @@ def _there(path: Path) -> bytes | None:
     with suppress(OSError, ValueError):
         return read_plain(path)
     return None
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _contents(section: Section, folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from assay.core.drive import Event
 from assay.core.estimate import duration
 from assay.core.run import Record, Run
-from assay.core.words import printable
+from assay.core.words import printable, printable_lines
 from assay.report.time_left import OfPlan, of_run
 
 Watch = Callable[[Event], None]
@@ -143,7 +143,7 @@ def cut(text: str, room: int) -> str:
 
 
 def say(text: str) -> None:
-    print("\n".join(printable(line) for line in text.splitlines()), file=sys.stderr, flush=True)
+    print(printable_lines(text), file=sys.stderr, flush=True)
 
 
 def _percent(share: float) -> str:

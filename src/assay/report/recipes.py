@@ -206,7 +206,10 @@ def _scores(metric: str, records: Sequence[Record], axes: Sequence[str]) -> Scor
 
 
 def _recipe(run: Run, axes: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(flat(dict(run.options))[axis] for axis in axes)
+    found = flat(dict(run.options))
+    if odd := [axis for axis in axes if axis not in found]:
+        raise UserError(f"a certificate tries '{odd[0]}', which is no option of {run.study}.")
+    return tuple(found[axis] for axis in axes)
 
 
 def _fits(arms: Sequence[tuple[Mapping[str, Any], Collection[Any]]], axes: Sequence[str], run: Run) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from assay.core.run import Record, flat
-from assay.core.words import printable
+from assay.core.words import printable, printable_lines
 
 SHOWN = 8
 """Longest list of numbers that is shown in full."""
@@ -36,10 +36,6 @@ def render_record(record: Record, label: str) -> str:
     sections = [f"{title}:\n{_lines(values)}" for title, values in parts.items() if values]
     error = [f"error:\n{printable_lines(record.error)}"] if record.error else []
     return "\n\n".join([printable_lines(head), *sections, *error])
-
-
-def printable_lines(text: str) -> str:
-    return "\n".join(printable(line) for line in text.splitlines())
 
 
 def _lines(values: Mapping[str, Any]) -> str:

@@ -11,9 +11,12 @@ UNTESTED = ("mps",)
 """Devices that torch offers and assay was never run on; float32 without autocast there, as on a CPU."""
 
 
-def numerics_for(device: str, *, backend: str = "torch", compile: bool = False, autocast: bool = False) -> Numerics:
-    """Turn `auto`, `cpu`, `cuda`, `cuda:1` or `mps` into the numerics in run ids; raises for a missing device, and for
-    a backend that cannot run on it. `auto` never chooses a device that assay was not tested on."""
+def numerics_for(
+    device: str, *, backend: str = "torch", compile: bool = False, autocast: bool = False, here: bool = True
+) -> Numerics:
+    """Turn `auto`, `cpu`, `cuda`, `cuda:1` or `mps` into the numerics in run ids; raises for a device that has to be
+    `here` and is not, and for a backend that cannot run on it. `auto` never chooses a device that assay was not tested
+    on."""
     if device == "auto":
         import torch
 
@@ -21,7 +24,7 @@ def numerics_for(device: str, *, backend: str = "torch", compile: bool = False, 
     kind, _, index = device.partition(":")
     if kind not in ("cpu", "cuda", *UNTESTED) or (index and not (index.isdigit() and kind == "cuda")):
         raise UserError(f"--device {device}: choose auto, cpu, cuda, cuda:N or mps.")
-    if kind != "cpu":
+    if kind != "cpu" and here:
         _check_there(kind, int(index or 0), device)
     check_backend(kind, backend)
     dtype = "bfloat16 autocast" if autocast and kind == "cuda" else "float32"

@@ -27,10 +27,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.core.errors import UserError
+from assay.core.files import sha256
 from assay.core.run import canonical
 from assay.data import activation_cache, text
 from assay.data.named import read_text, shared_model, shared_tokenizer, text_file, token_kinds, weights_hash
-from assay.data.packages import sha256
 from assay.data.places import cache
 from assay.data.splice import Splice
 from assay.nn.preparation import Preparation

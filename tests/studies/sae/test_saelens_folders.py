@@ -190,3 +190,32 @@ def test_a_tensor_that_an_architecture_has_not_is_refused(tmp_path: Path) -> Non
     peer.weights["W_skip"] = torch.zeros(D_IN, D_IN)
     with pytest.raises(UserError, match="W_skip"):
         load_saelens(peer.write(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["W_enc", "W_dec", "b_enc", "b_dec"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_3_8_weights_that_are_no_numbers_are_refused_by_name(name: str, value: float, tmp_path: Path) -> None:
+    folder = save_saelens(coder("relu_l1"), tmp_path)
+    weights = load_file(folder / WEIGHTS)
+    weights[name].view(-1)[-1] = value
+    save_file(weights, folder / WEIGHTS)
+    with pytest.raises(UserError, match=rf"numbers in {name} that are not finite"):
+        load_saelens(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("d_in", float(D_IN)),
+        ("d_in", D_IN + 0.5),
+        ("d_sae", str(D_CODE)),
+        ("apply_b_dec_to_input", "false"),
+        ("k", True),
+    ],
+)
+def test_3_8_options_of_another_type_are_refused_by_name(key: str, value: object, tmp_path: Path) -> None:
+    folder = save_saelens(coder("relu_l1"), tmp_path)
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps({**config, key: value}))
+    with pytest.raises(UserError, match=rf"its {key} is "):
+        load_saelens(folder)

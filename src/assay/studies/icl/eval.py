@@ -41,7 +41,7 @@ from assay.studies.icl.findings import say_untrained
 from assay.studies.icl.memory import memory
 from assay.studies.icl.references import score_references
 from assay.studies.icl.report import SCORES, reference_lines
-from assay.studies.icl.scoring import Answer, score
+from assay.studies.icl.scoring import MOST, Answer, score
 from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, Tokens
 from assay.train.device import activate
@@ -71,8 +71,8 @@ class Eval(Study):
     """Each seed is new data."""
 
     def __post_init__(self) -> None:
-        if self.eval_size < 1:
-            raise UserError(f"eval_size={self.eval_size}: score at least one sequence.")
+        if not 1 <= self.eval_size <= MOST:
+            raise UserError(f"eval_size={self.eval_size}: score at least one sequence, and at most {MOST:,}.")
 
     def plan(self) -> list[Run]:
         """Plan a run per seed, and one that scores the task's oracle and plain predictors on as many sequences."""

@@ -17,6 +17,7 @@ from assay.studies.icl.memory import memory
 from assay.studies.icl.presets import PRESETS
 from assay.studies.icl.references import score_references
 from assay.studies.icl.report import report as write_report
+from assay.studies.icl.scoring import MOST
 from assay.studies.icl.training import train_and_score
 from assay.tasks import tasks
 from assay.tasks.base import Task
@@ -50,8 +51,8 @@ class InContext(Study):
     """Score the oracle and the plain predictors alone; train nothing."""
 
     def __post_init__(self) -> None:
-        if self.eval_size < 1:
-            raise UserError(f"eval_size={self.eval_size}: score at least one sequence.")
+        if not 1 <= self.eval_size <= MOST:
+            raise UserError(f"eval_size={self.eval_size}: score at least one sequence, and at most {MOST:,}.")
         if self.train.curriculum and (len(self.task.parts()) < 2 or self.task.parts() != self.task.scored_parts()):
             raise UserError(
                 f"train.curriculum={self.train.curriculum} needs a mixture of sizes that is scored on the sizes it is "

@@ -17,6 +17,8 @@ GAPS = 16
 """Classes of gaps: 1, 2-3, 4-7, ... tokens."""
 Answer = Callable[[Sequence[Batch]], Iterable[Tensor]]
 """A batch per model -> its logits or numbers at the scored positions, (batch, answers, outputs), model by model."""
+MOST = 10**8
+"""Sequences: more take days to score, whatever the task."""
 Totals = dict[str, Tensor]
 
 

@@ -26,7 +26,6 @@ from assay import __version__
 from assay.core.errors import UserError
 from assay.core.files import DAMAGE, TEXT, is_there, read_file, reason
 from assay.core.store import disk_errors, write_file
-from assay.core.words import printable
 from assay.studies.modular import pickles
 
 Key = int | tuple[int, int]
@@ -195,11 +194,11 @@ def _unpickled(path: Path, data: bytes) -> SweepResults:
         found = pickles.read(data)
     except pickles.Unknown as error:
         raise UserError(
-            f"{path} was not read: {printable(str(error))}, which no saved sweep needs. "
+            f"{path} was not read: {error}, which no saved sweep needs. "
             "A file like that can run any code; do not open it by other means either."
         ) from None
     except ValueError as error:
-        raise UserError(f"{path} is no saved sweep: {printable(reason(error))}.") from None
+        raise UserError(f"{path} is no saved sweep: {reason(error)}.") from None
     models = found.get("models", found.get("models_state")) if isinstance(found, dict) else None
     if not isinstance(models, dict):
         raise UserError(f"{path} is no saved sweep: it has no 'models'.")

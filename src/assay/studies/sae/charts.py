@@ -143,4 +143,5 @@ def spec_checkpoints(folder: Path, found: Sequence[Row]) -> Iterator[tuple[Path,
             continue
         file = io.BytesIO()
         torch.save(state, file)
+        name = name.replace("/", "_")  # a config's own, which must not lead elsewhere
         yield folder / f"{name}_seed{record.run.seed}" / "model.pt", file.getvalue()

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.core.files import DAMAGE, TEXT, is_there, open_plain, read_file, reason
+from assay.core.reading import fitting
 
 WEIGHTS, CONFIG, SCALER = "sae_weights.safetensors", "cfg.json", "activation_scaler.json"
 BATCH_CUT = ("batchtopk", "matryoshka_batchtopk")
@@ -30,8 +31,12 @@ VECTORS = {
     **dict.fromkeys(BATCH_CUT, ("b_enc",)),
 }
 """Tensors with one number per unit, by architecture."""
-USED = ("architecture", "d_in", "d_sae", "k", "apply_b_dec_to_input", "rescale_acts_by_decoder_norm")
-"""Keys of cfg.json that are followed."""
+USED = {
+    "architecture": str, "d_in": int, "d_sae": int, "k": int,
+    "apply_b_dec_to_input": bool, "rescale_acts_by_decoder_norm": bool,
+}  # fmt: skip
+"""Keys of cfg.json that are followed, in the order of `Folder`."""
+USUAL: Mapping[str, Any] = {"k": 0, "apply_b_dec_to_input": True, "rescale_acts_by_decoder_norm": False}
 HARMLESS = (
     "dtype", "device", "metadata", "model_name", "hook_name", "hook_layer", "hook_head_index", "sae_lens_version",
     "prepend_bos", "dataset_path", "dataset_trust_remote_code", "context_size", "model_from_pretrained_kwargs",
@@ -86,7 +91,9 @@ class Folder:
         """Map one tensor of the file into memory; it is read when it is copied."""
         with safetensors.safe_open(os.path.realpath(self.path / WEIGHTS), "pt") as file:
             found: Tensor = file.get_tensor(name)
-            return found
+        if not found.float().isfinite().all():
+            raise UserError(f"'{self.path}': {WEIGHTS} has numbers in {name} that are not finite: no coder has such.")
+        return found
 
 
 def read_folder(path: Path, scaling_factor: float | None) -> Folder:
@@ -96,16 +103,9 @@ def read_folder(path: Path, scaling_factor: float | None) -> Folder:
     try:
         config = _of_today(json.loads(read_file(path / CONFIG, limit=TEXT)))
         factor = _factor(config, path, scaling_factor)
-        folder = Folder(
-            path,
-            str(config["architecture"]),
-            int(config["d_in"]),
-            int(config["d_sae"]),
-            int(config.get("k") or 0),
-            bool(config.get("apply_b_dec_to_input", True)),
-            bool(config.get("rescale_acts_by_decoder_norm") or False),
-            factor,
-        )
+        given: dict[str, Any] = {**USUAL, **{key: value for key, value in config.items() if value is not None}}
+        fitting(given, USED)  # no number is rounded, and no text is a yes
+        folder = Folder(*[path, *(given[key] for key in USED), factor])
         _refuse_what_is_not_followed(config, folder)
         _check_shapes(folder)
     except KeyError as error:
