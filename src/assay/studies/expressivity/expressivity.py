@@ -81,7 +81,7 @@ class Expressivity(Setup, Study):
     def largest(self, run: Run) -> int:
         """The sequences of a look-up, the law of the local factors, or the Jacobians."""
         at = run.options
-        inputs = at["L"] * (at["F_feat"] + at["V_dim"])
+        inputs = at["L"] * (at["K_keys"] + at["V_dim"] + at["F_feat"])
         return 4 * max(CACHED_LOOKUPS * at["batch_eval"] * inputs, at["L"] ** 2, at["jac_points"] * at["D_z"] * inputs)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
