@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.convert import construct, convert, nearest, option_types
-from assay.core.disk import WORTH_SAYING, check_disk
 from assay.core.drive import Drive, Event
 from assay.core.environment import environment_kept
 from assay.core.errors import UserError
@@ -20,7 +19,7 @@ from assay.core.executors import executors
 from assay.core.executors.base import Executor
 from assay.core.files import can_be_path, check_writable, is_there
 from assay.core.foreign import Source, load_source, read_source
-from assay.core.memory import size
+from assay.core.memory import check_memory
 from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
 from assay.core.plugin import classes_in_session
 from assay.core.run import Numerics, Record, Run
@@ -31,7 +30,6 @@ from assay.report.files import FINDINGS
 from assay.report.progress import in_notebook, shown
 from assay.results import Results as Results
 from assay.studies import studies
-from assay.train.memory import check_memory
 from assay.train.numerics import UNTESTED, gpus_of, numerics_for
 
 
@@ -43,7 +41,7 @@ class Execution:
     executor: Executor = field(default_factory=lambda: executors.parse("local"))
     """Where runs are computed: serial (in this process), local (worker processes) or ray (a cluster)."""
     workers: int = 0
-    """Worker processes, or tasks in flight; 0: one per core, or one per GPU, or as many as memory allows."""
+    """Worker processes, or tasks in flight; 0: one per core, or one per GPU."""
     ray_address: str | None = None
     """The Ray cluster, e.g. auto; without it Ray starts one here."""
     device: str = "auto"
@@ -80,8 +78,6 @@ class Session:
     stored: list[Record]
     todo: list[Run]
     execution: Execution
-    disk: int = 0
-    """Bytes that the runs will store besides their records, as far as that is known."""
     shipped: int = 0
     """How many of the plan's runs are not stored, and have a record that ships with assay."""
     title: str = ""
@@ -120,11 +116,12 @@ class Session:
             torch.cuda.set_device(gpus[0])  # workers see one device each; this process sees them all
         executor = _executor(execution, gpus)
         stored, todo = plan.split(store, retry=execution.retry, force=execution.force)
-        executor = check_memory(study, todo, executor)
+        if not (gpus or execution.ray_address):  # a GPU's memory, and a cluster's, are other machines'
+            check_memory(todo)
         study.check(todo)
         for path in (store.root / study.name / RECORD, study.folder(execution.out) / FINDINGS, *study.promised()):
             check_writable(path)
-        return cls(plan, store, executor, stored, todo, execution, check_disk(study, todo, store.root.parent))
+        return cls(plan, store, executor, stored, todo, execution)
 
     @cached_property
     def workers(self) -> int:
@@ -140,11 +137,10 @@ class Session:
             return f"{text}, nothing to run"
         jobs = cohorts(self.todo, self.workers)
         known = [] if self.title else [self._about()]  # whoever names a plan has said how long it takes
-        stores = [f"{size(self.disk)} to store"] if self.disk >= WORTH_SAYING else []
         grouped = f" in {len(jobs)} cohorts" if len(jobs) < len(self.todo) else ""
         kept = 0 if self.execution.force else sum(map(self.store.has_checkpoint, self.todo))
         resumed = [f"{kept} checkpoint{'s' * (kept > 1)} to resume from"] if kept else []
-        said = [*known, *resumed, *stores]
+        said = [*known, *resumed]
         beside = f" ({', '.join(said)})" if said else ""
         return f"{text}, {len(self.todo)} to run{grouped}{beside}"
 

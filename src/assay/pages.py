@@ -10,7 +10,6 @@ from assay.core.errors import UserError
 from assay.core.files import check_writable, disk_errors, is_there, write_file
 from assay.core.run import Record, Run, as_planned
 from assay.core.store import Store, whole
-from assay.report.kept import kept
 from assay.report.section import Section, report_into
 from assay.studies import studies
 
@@ -88,19 +87,15 @@ def _stored(out: str | Path) -> _Stored:
 
 def _section(name: str, records: Sequence[Record]) -> tuple[Section, str]:
     """Make a study's section, and a remark where its report failed: one study must not cost the others their page."""
-    section, problem = kept(name, {}, records, lambda: _made(name, records))
+    section = Section(name)
+    try:
+        problem = report_into(section, studies[name](), records)
+    except UserError as error:
+        problem = str(error)
     if problem is None:
         return section, ""
     warnings.warn(f"{name} could not be reported: {problem}", stacklevel=2)
     return section, f" (This section could not be made: {problem})"
-
-
-def _made(name: str, records: Sequence[Record]) -> tuple[Section, str | None]:
-    section = Section(name)
-    try:
-        return section, report_into(section, studies[name](), records)
-    except UserError as error:
-        return section, str(error)
 
 
 def _without_measurements(records: Iterable[Record]) -> Iterator[Record]:

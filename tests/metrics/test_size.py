@@ -1,6 +1,5 @@
 """Sizes against counts by hand."""
 
-import copy
 import subprocess
 import sys
 
@@ -14,7 +13,6 @@ from assay.encoders import encoders
 from assay.metrics.size import flops_per_token, parameters
 from assay.mixers import mixers
 from assay.nn import scan
-from assay.train.footprint import passing
 
 
 class First(nn.Module):
@@ -138,11 +136,9 @@ def test_counting_changes_no_later_result():
 def test_counting_runs_no_kernel_whatever_the_backend(label, monkeypatch):
     """Shapes alone have no memory: a Triton kernel launched on them reads address 0, and ends every later CUDA call."""
     module = mixers.parse(label).build(32, 16)
-    shapes, x = copy.deepcopy(module).to("meta"), torch.empty(1, 16, 32, device="meta")
-    by_torch, largest = flops_per_token(module, 16, 32), passing(shapes, x)
+    by_torch = flops_per_token(module, 16, 32)
     monkeypatch.setattr(scan, "backend", "triton")
     monkeypatch.setitem(sys.modules, "assay.nn.convolution_kernels", None)
     monkeypatch.setitem(sys.modules, "assay.nn.triton", None)
     assert flops_per_token(module, 16, 32) == by_torch > 0
-    assert passing(shapes, x) == largest
     assert scan.backend == "triton"

@@ -1,7 +1,6 @@
 """Modules built for their shapes alone: a `build` that looks at values is a valid plug-in, in every command."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,16 +8,9 @@ import torch
 from torch import nn
 
 from assay.core.errors import UserError
-from assay.encoders.base import Encoder
-from assay.encoders.budget import fit_width
-from assay.metrics.size import parameters
-from assay.mixers.attention import Attention
-from assay.mixers.base import MixerModule
-from assay.models.sequence import SequenceModel
 from assay.nn import shapes
 from assay.nn.shapes import built_for_shapes, parameter_count
 from assay.tasks.base import TaskShape, Tokens
-from assay.train.footprint import passing
 
 Cli = Callable[..., tuple[int, str, str]]
 SHAPE = TaskShape(Tokens(16), Tokens(16), 8)
@@ -141,48 +133,3 @@ def test_a_large_module_is_not_built_to_be_counted(monkeypatch: pytest.MonkeyPat
     with pytest.raises(UserError, match="about 1,000 parameters is too large"):
         parameter_count(build, expected=1000)
     assert built == [True]
-
-
-@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_a_forward_pass_that_looks_at_values_gives_no_number(look: Callable[[], object]) -> None:
-    class Looking(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = x @ x.mT
-            look()
-            return y
-
-    assert passing(Looking(), torch.empty(2, 3, 4, device="meta")) == 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValuedEncoder(Encoder):
-    width: int = 4
-
-    def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
-        return nn.Linear(d_in, self.width * int(torch.ones(()).item()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValuedMixer(Attention):
-    def core(self, d_model: int, max_len: int) -> MixerModule:
-        torch.ones(4).tolist()
-        return super().core(d_model, max_len)
-
-
-def test_budgets_are_met_by_a_real_build_where_shapes_are_not_known() -> None:
-    assert fit_width(ValuedEncoder(), 1_000, length=8, d_in=9, d_code=4) == ValuedEncoder(width=100)
-    plain, valued = (
-        SequenceModel(seq_mixer=mixer, model_dim=16, layer_params=5_000) for mixer in (Attention(), ValuedMixer())
-    )
-    assert parameters(valued.build(SHAPE)) == parameters(plain.build(SHAPE))
-    valued.check(SHAPE)
-
-
-def test_an_encoder_that_ignores_its_width_is_told_so() -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class Fixed(ValuedEncoder):
-        def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
-            return nn.Linear(d_in, d_code)
-
-    with pytest.raises(UserError, match="does not grow with its width"):
-        fit_width(Fixed(), 1_000, length=8, d_in=9, d_code=4)

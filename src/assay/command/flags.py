@@ -197,7 +197,7 @@ OUT = "the results folder; results by default"
 DEVICE = "auto (the default: a GPU where there is one), cpu, cuda or cuda:N; mps where torch offers it"
 BACKEND = "what computes recurrent mixers: torch (the default), or on CUDA triton (our kernels) or fla (its own)"
 EXECUTOR = "where runs are computed: serial (in this process), local (the default: worker processes) or ray (a cluster)"
-WORKERS = "worker processes, or tasks in flight; 0, the default: one per core or GPU, or as many as memory allows"
+WORKERS = "worker processes, or tasks in flight; 0, the default: one per core or GPU"
 RAY_ADDRESS = "the Ray cluster, such as auto; without it --executor ray starts one here"
 """What flags that several verbs have say in their help."""
 

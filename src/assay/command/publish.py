@@ -11,7 +11,6 @@ from pathlib import Path
 from assay.api import Results, Session
 from assay.command.progress import say
 from assay.report.files import write_section
-from assay.report.kept import kept
 from assay.report.section import Section, report_into
 from assay.report.text import render, wrapped
 
@@ -34,9 +33,7 @@ def publish(session: Session, results: Results, show: Shower) -> int:
     settled = [record for record in results if study.shows_failures or record.status != "failed"]
     reported = settled and (study.shows_failures or any(record.status == "done" for record in settled))
     if reported:
-        section, problem = kept(
-            study.name, study.spec(), settled, lambda: (section, report_into(section, study, settled))
-        )
+        problem = report_into(section, study, settled)
     if problem:
         say(
             f"{study.name} could not be reported: {problem}. Every run is stored; if a record was edited or is not "

@@ -1,64 +1,41 @@
-"""The memory that a process may still take on this machine is read from the system, in bytes."""
+"""A run whose largest tensor alone exceeds the free memory is refused before anything is computed.
+
+Less than that is not judged: a cohort that runs out of memory is halved, a lost worker's job is tried again.
+"""
 
 import os
-import resource
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from assay.core.errors import UserError
+from assay.core.plugin import registries
+from assay.core.run import Run
 
-def free_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return what the machine has free for new processes, or the control group of a container or a scheduler, if that
-    is less. None if the system does not say."""
-    found = [_of_the_machine(proc), *_of_the_groups(proc, groups)]
-    return min((size for size in found if size is not None), default=None)
+GROUP = Path("/sys/fs/cgroup")
 
 
-def free_addresses(proc: Path = Path("/proc")) -> int | None:
-    """Return what `ulimit -v` leaves to this process; a worker starts with as much. None without a limit."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return None
-    pages = 0
+def free_memory(group: Path = GROUP) -> int | None:
+    """Return the bytes that the machine, or the container around this process, has free; None if it does not say."""
+    found = []
     with suppress(OSError, ValueError, IndexError):
-        pages = int((proc / "self" / "statm").read_text().split()[0])
-    return max(0, limit - pages * os.sysconf("SC_PAGE_SIZE"))
+        found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        found[0] = int(lines["MemAvailable"].split()[0]) * 1024  # with what caches would give back
+    with suppress(OSError, ValueError):
+        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return min(found, default=None)
 
 
-def _of_the_machine(proc: Path) -> int | None:
-    with suppress(OSError, ValueError, KeyError, IndexError):
-        lines = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    with suppress(OSError, ValueError):  # not Linux: the total, since free memory takes another library to know
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
-
-
-def _of_the_groups(proc: Path, groups: Path) -> list[int | None]:
-    """Return the free memory of this process's group and of every group around it: each may have a limit."""
-    try:
-        entries = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
-    except OSError:
-        return []
-    found = list[int | None]()
-    for entry in entries:
-        if len(entry) != 3 or entry[1] not in ("", "memory"):
-            continue
-        root = groups / "memory" if entry[1] else groups
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if entry[1] else ("memory.max", "memory.current")
-        here = root / entry[2].lstrip("/")
-        found += [_left(folder, *names) for folder in (here, *here.parents) if folder.is_relative_to(root)]
-    return found
-
-
-def _left(folder: Path, most: str, used: str) -> int | None:
-    """Return the limit less what is used; cached files make room."""
-    try:
-        limit, held = (folder / most).read_text().strip(), int((folder / used).read_text())
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        cached = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
-        return None if limit == "max" else max(0, int(limit) - max(0, held - cached))
-    except (OSError, ValueError):
-        return None
+def check_memory(runs: Sequence[Run]) -> None:
+    """Raise for the run with the largest tensor (`Study.largest`) if the free memory cannot hold it."""
+    known = registries()["studies"]
+    studies = {name: known[name]() for name in {run.study for run in runs}}
+    free = free_memory()
+    largest = max(runs, key=lambda run: studies[run.study].largest(run), default=None)
+    if largest is None or free is None or (needed := studies[largest.study].largest(largest)) <= free:
+        return
+    raise UserError(f"{largest.label}: one tensor takes {size(needed)}, and {size(free)} are free. Lower its sizes.")
 
 
 def size(count: int) -> str:

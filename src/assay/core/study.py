@@ -156,26 +156,14 @@ class Study(Plugin):
     def prepare(self, runs: Sequence[Run]) -> None:
         """Fetch what the runs need, or say what to do; called once in the driver, before computing anything."""
 
-    lowered: ClassVar[Mapping[str, str]] = {}
-    """Dotted options of runs, or what holds them -> the flag that sets them, where that is not `--option`: {"d_hidden":
-    "--dimensions", "model": "--models"}. The memory guard names them."""
-
     def check(self, runs: Sequence[Run]) -> None:
         """Raise UserError for what the runs would refuse by their options alone: called before `--dry-run` prints a
         plan and before anything is computed. It fetches nothing and loads no data."""
 
-    def memory(self, run: Run) -> Mapping[str, int]:
-        """Return the bytes that one run holds at once, by what holds them, from shapes alone; {} if unknown. Called for
-        every run before anything is allocated (train.memory), so cache what takes long for runs of one size."""
-        return {}
-
-    def disk(self, runs: Sequence[Run]) -> int:
-        """Return the bytes that the artifacts of the runs take in the store, from shapes alone; 0 if they are small or
-        unknown. Called once, before anything is computed (core.disk)."""
+    def largest(self, run: Run) -> int:
+        """Return about how many bytes the largest tensor of a run takes, from its options alone; 0 if unknown. A run is
+        refused where it exceeds the free memory (core.memory)."""
         return 0
-
-    less_disk: ClassVar[str] = ""
-    """How to store less, for the error where the disk is too small."""
 
     def unfetched(self, runs: Sequence[Run]) -> str:
         """Return a sentence on what `prepare` will fetch and a dry run leaves unfetched and unchecked, or ""."""

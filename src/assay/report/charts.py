@@ -22,7 +22,6 @@ from assay.core.grouping import grouped
 from assay.core.on_use import Later
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
-from assay.report.overlaps import LINE, POINT, faint, seen
 from assay.report.style import MUTED, PALETTE, SERIES, SHAPES
 from assay.report.thinning import evenly, thinned
 
@@ -37,6 +36,8 @@ LINES = (320, 200)
 BARS, STEP, GROUP_STEP = 260, 24, 16
 TICKS = 10
 HEAT = 260
+LINE, POINT = 2.0, 46.0
+"""How thick a line is, and the area of a point."""
 
 
 def without_validation(draw: Callable[..., Any]) -> Any:
@@ -71,7 +72,7 @@ def interval_lines(
     guides: Mapping[str, Points] | None = None,
 ) -> "alt.LayerChart":
     """Draw a line per series with its interval as a band; `dots` are rows with the same x, y and series, one per seed.
-    A stepped line keeps its value until the next point. A series on which others lie is seen around them. Ticks stand
+    A stepped line keeps its value until the next point. Ticks stand
     where something was measured, or with `round_x` at round numbers. `guides` are grey lines, such as a front, which
     are no series and stand in no legend."""
     drawn, single_rows, left_out = thinned(list(rows), list(dots), series)
@@ -91,8 +92,7 @@ def interval_lines(
     upward = alt.Y(field="y", **vertical)
     colour, shape = _sign(alt.Color, PALETTE, names), _sign(alt.Shape, SHAPES, names)
     bright = _picked(pick, 1, 0.12)
-    sized, thick, area = _unhidden(points, log_y=log_y)
-    base = alt.Chart(_data(sized)).encode(x=across, color=colour)
+    base = alt.Chart(_data(points)).encode(x=across, color=colour)
     steps: dict[str, Any] = {"interpolate": "step-after"} if stepped else {}
     banded: dict[str, Any] = {"y": alt.Y(field="low", **vertical), "y2": alt.Y2("high"), "color": colour}
     seeds = alt.Chart(_data(single)).mark_circle(size=14)
@@ -100,9 +100,9 @@ def interval_lines(
     layers = [
         *(band.encode(x=across, opacity=_picked(pick, deep, 0.04), **banded) for band, deep in _bands(points, **steps)),
         *_guides(guides or {}, across, upward),
-        base.mark_line(strokeWidth=LINE, **steps).encode(y=upward, opacity=bright, **thick),
+        base.mark_line(strokeWidth=LINE, **steps).encode(y=upward, opacity=bright),
         seeds.encode(x=across, y=upward, color=colour, opacity=_picked(pick, 0.55, 0.05), tooltip=of_one),
-        base.mark_point(filled=True, size=POINT).encode(y=upward, shape=shape, opacity=bright, tooltip=of_all, **area),
+        base.mark_point(filled=True, size=POINT).encode(y=upward, shape=shape, opacity=bright, tooltip=of_all),
         *_references(references or {}, points, along="y"),
     ]
     return _layered(layers, pick, zoom, width=LINES[0], height=LINES[1], **_texts(title, left_out))
@@ -259,18 +259,6 @@ def _legend(names: Sequence[str]) -> dict[str, Any]:
     return {"columns": max(1, min(4, LINES[0] // widest)), "symbolOpacity": 1, "title": None}
 
 
-def _unhidden(
-    points: list[dict[str, Any]], *, log_y: bool
-) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
-    """Return the points with how thick lines and how large marks are, where some lie on others, and what says so."""
-    sizes = seen(points, log_y=log_y)
-    if not sizes:
-        return points, {}, {}
-    sized = [point | size for point, size in zip(points, sizes, strict=True)]
-    fixed: dict[str, Any] = {"type": "quantitative", "scale": None}
-    return sized, {"size": alt.Size(field="thick", **fixed)}, {"size": alt.Size(field="area", **fixed)}
-
-
 def _bands(points: Sequence[Row], **options: Any) -> list[tuple["alt.Chart", float]]:
     """Draw the intervals of a series as a band, or as a bar where it has only one x, at which a band has no width; each
     with its opacity, the less the more bands there are."""
@@ -279,9 +267,14 @@ def _bands(points: Sequence[Row], **options: Any) -> list[tuple["alt.Chart", flo
     places = {series: {point["x"] for point in some} for series, some in own.items()}
     wide, alone = ([p for p in bounded if (len(places[p["series"]]) > 1) == several] for several in (True, False))
     return [
-        (alt.Chart(_data(wide)).mark_area(line=False, **options), faint(len({point["series"] for point in wide}))),
-        (alt.Chart(_data(alone)).mark_rule(strokeWidth=6), faint(1)),
+        (alt.Chart(_data(wide)).mark_area(line=False, **options), _faint(len({point["series"] for point in wide}))),
+        (alt.Chart(_data(alone)).mark_rule(strokeWidth=6), _faint(1)),
     ]
+
+
+def _faint(bands: int) -> float:
+    """Return an opacity at which lines are seen through so many bands."""
+    return min(0.2, max(0.08, 1 - 0.5 ** (1 / max(1, bands))))
 
 
 def _roomy(**kind: Any) -> dict[str, Any]:

@@ -80,13 +80,6 @@ class Activations(ModelOutputs):
         found = self.sizes()
         return None if found is None else found.width
 
-    def memory(self) -> int:
-        """Count every row twice, raw and scaled, the model, and the logits of a batch."""
-        if (found := self.sizes()) is None:
-            return 0
-        rows = self.sequences * (self.context - 1)
-        return 4 * (2 * rows * found.width + found.weights + self.batch * self.context * found.vocab)
-
     def load_with(self, device: str, folder: Path | None = None) -> Vectors:
         """Compute the activations on the device, and keep them in the folder (the cache by default)."""
         tokens = self.tokens()

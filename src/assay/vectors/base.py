@@ -97,11 +97,6 @@ class VectorData(Plugin):
         """The number of inputs, where it is known without loading anything."""
         return shape[1] if (shape := self.shape()) else None
 
-    def memory(self) -> int:
-        """Estimate the peak bytes of loading; 0 where that is not known before."""
-        rows, d_in = self.shape() or (0, 0)
-        return 6 * rows * d_in  # float32; validation and test are about half as large as training
-
     def load(self) -> Vectors:
         """Load the data, the same every time; float32 on the CPU."""
         raise NotImplementedError(f"{type(self).__name__}.load")
@@ -126,10 +121,6 @@ class Planted(VectorData):
 
     def shape(self) -> tuple[int, int]:
         return self.rows, self.d_in
-
-    def memory(self) -> int:
-        """Count the draws of the last part too, and what fired in every part."""
-        return 4 * self.atoms * self.d_in + super().memory() + (4 * 2 + 6) * self.rows * self.atoms
 
     def load(self) -> Vectors:
         rng = stream(self.draw, self.name, "atoms")

@@ -83,13 +83,6 @@ class Stream(ModelOutputs):
         found = self.sizes() if self.hook.rpartition(".")[2].isdigit() else None
         return None if found is None else (min(SAMPLE, self.tokens), found.width)
 
-    def memory(self) -> int:
-        """Count the buffer, the sample, held-out rows, the model, and the logits of spliced windows."""
-        if (found := self.sizes()) is None:
-            return 0
-        rows = self.buffer + 2 * (min(SAMPLE, self.tokens) + 2 * self.held_out)
-        return 4 * (rows * found.width + found.weights + 3 * AT_ONCE * self.context * found.vocab)
-
     def windows(self) -> Windows:
         """Tokenise the text, or read the tokens that were kept."""
         path = text_path(self.text)

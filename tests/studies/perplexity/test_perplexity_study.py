@@ -391,7 +391,6 @@ def test_the_python_api_places_runs_as_the_command_does(tiny, text, tmp_path, mo
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr("assay.api.gpus_of", lambda device: (1,))
     monkeypatch.setattr("torch.cuda.set_device", chosen.append)
-    monkeypatch.setattr("assay.train.memory.rooms", lambda executor: ())  # there is no such GPU to ask
 
     def prepare(self, runs):
         os.environ["HF_HUB_OFFLINE"] = "1"

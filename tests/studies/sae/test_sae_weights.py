@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -16,11 +15,9 @@ from assay.nn.preparation import Preparation
 from assay.nn.random import stream
 from assay.sparse_coders.base import CoderModule
 from assay.studies.sae import load_saelens, save_saelens
-from assay.studies.sae.memory import stored_bytes
 from assay.studies.sae.sae import Sae, parsed
 from assay.studies.sae.weights import WEIGHTS, encoded, keep, saved_module, weights
 from assay.train.artifacts import AT_ONCE, file_parts
-from assay.vectors import vectors
 
 TRAINED = ("lse_infomax", "relu_l1", "topk:k=8", "batch_topk:k=8", "jump_relu", "gated", "matryoshka:k=8")
 
@@ -62,15 +59,9 @@ def test_a_coder_of_4608_units_round_trips_exactly_through_the_store_and_a_saele
 
 
 def test_65536_units_are_written_in_parts_of_megabytes() -> None:
-    run = Sae(
-        data=vectors.parse("dictionary:d_in=2304"), coders=parsed(["topk"]), d_code=65_536, seeds=(0,), lrs=(1e-3,)
-    )
-    needed = 4 * 2 * 65_536 * 2304
-    assert needed <= stored_bytes(run.plan(), "whole") < 1.001 * needed, "1.2 GB"
-    assert stored_bytes(run.plan(), "directions") == needed // 4
     matrix = torch.zeros(1).expand(2304, 65_536)  # takes no memory
     lengths = [len(part) for part in file_parts({"W_enc": matrix.T, "W_dec": matrix.T})]
-    assert sum(lengths[1:]) == needed and max(lengths) <= AT_ONCE
+    assert sum(lengths[1:]) == 4 * 2 * 65_536 * 2304 and max(lengths) <= AT_ONCE
 
 
 def test_parts_make_the_file_that_the_library_reads() -> None:
@@ -123,23 +114,3 @@ def test_the_flag_reaches_the_workers_and_changes_no_id(
         found[executor, what] = record.run.id, "W_enc" in weights(record)
     assert len({id for id, _ in found.values()}) == 1
     assert [whole for _, whole in found.values()] == [True, False, False]
-
-
-def test_a_sweep_says_what_it_stores_and_is_refused_where_the_disk_is_too_small(
-    cli: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ("sae", "--data", "dictionary:d_in=2304", "--coders", "topk", "--d_code", "65536", "--dry-run")
-    words = (*words, "--seeds", "0..1", "--lrs", "1e-3", "--device", "cpu", "--out", str(tmp_path))
-    monkeypatch.setattr("assay.train.memory.free_memory", lambda: 10**13)
-    monkeypatch.setattr("assay.core.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=2 * 10**10))
-    code, out, err = cli(*words)
-    assert code == 0 and "2.4 GB to store" in out + err, err
-    monkeypatch.setattr("assay.core.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=2 * 10**9))
-    code, _, err = cli(*words)
-    assert (
-        code != 0
-        and "2 runs would store about 2.4 GB" in err
-        and "2.0 GB free" in err
-        and "--weights directions" in err
-    )
-    assert cli(*words, "--weights", "directions")[0] == 0

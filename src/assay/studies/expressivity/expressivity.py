@@ -1,6 +1,6 @@
 """How much of a sequence survives a tight code, and can the encoder look things up by content?"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -13,10 +13,9 @@ from assay.encoders.base import Encoder
 from assay.encoders.budget import fit_width
 from assay.nn.random import initialised_from
 from assay.studies import studies
-from assay.studies.expressivity.memory import memory
 from assay.studies.expressivity.references import REFERENCES, Reference
 from assay.studies.expressivity.report import report as write_report
-from assay.studies.expressivity.spec.config import Config, Setup
+from assay.studies.expressivity.spec.config import CACHED_LOOKUPS, Config, Setup
 from assay.studies.expressivity.spec.registration import STANDARD, ModuleEncoder, testers
 from assay.train.device import activate
 
@@ -41,7 +40,6 @@ class Expressivity(Setup, Study):
 
     compares: ClassVar[str] = "models"
     whole_tables: ClassVar = ("spec",)
-    lowered: ClassVar[Mapping[str, str]] = {"model": "--models"}
 
     models: tuple[Encoder, ...] = ()
     """Encoders to compare, such as SelfAttn or gru:width=64; by default all, and yours from --plugin."""
@@ -81,8 +79,11 @@ class Expressivity(Setup, Study):
     def parts(self) -> list[Plugin]:
         return [*self.chosen(), *self.worlds()]
 
-    def memory(self, run: Run) -> Mapping[str, int]:
-        return memory(run)
+    def largest(self, run: Run) -> int:
+        """The sequences of a look-up, the law of the local factors, or the Jacobians."""
+        at = run.options
+        inputs = at["L"] * (at["K_keys"] + at["V_dim"] + at["F_feat"])
+        return 4 * max(CACHED_LOOKUPS * at["batch_eval"] * inputs, at["L"] ** 2, at["jac_points"] * at["D_z"] * inputs)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:

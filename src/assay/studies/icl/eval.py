@@ -38,10 +38,9 @@ from assay.report.draw import table
 from assay.report.rows import rows
 from assay.studies import studies
 from assay.studies.icl.findings import say_untrained
-from assay.studies.icl.memory import memory
 from assay.studies.icl.references import score_references
 from assay.studies.icl.report import SCORES, reference_lines
-from assay.studies.icl.scoring import MOST, Answer, score
+from assay.studies.icl.scoring import MOST, Answer, largest, score
 from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, Tokens
 from assay.train.device import activate
@@ -80,8 +79,8 @@ class Eval(Study):
         asked: dict[str, Any] = {"task": self.task, "eval_size": self.eval_size}
         return [run for model in (located(self.model), None) for run in self.cells(self.seeds, **asked, model=model)]
 
-    def memory(self, run: Run) -> Mapping[str, int]:
-        return memory(run)
+    def largest(self, run: Run) -> int:
+        return largest(run)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:

@@ -13,11 +13,10 @@ from assay.mixers import mixers
 from assay.mixers.base import Mixer
 from assay.models.sequence import SequenceModel
 from assay.studies import studies
-from assay.studies.icl.memory import memory
 from assay.studies.icl.presets import PRESETS
 from assay.studies.icl.references import score_references
 from assay.studies.icl.report import report as write_report
-from assay.studies.icl.scoring import MOST
+from assay.studies.icl.scoring import MOST, largest
 from assay.studies.icl.training import train_and_score
 from assay.tasks import tasks
 from assay.tasks.base import Task
@@ -82,8 +81,8 @@ class InContext(Study):
             if setting["model"] is not None:
                 convert(SequenceModel, setting["model"], what="model").check(tasks.load(setting["task"]).shape())
 
-    def memory(self, run: Run) -> Mapping[str, int]:
-        return memory(run)
+    def largest(self, run: Run) -> int:
+        return largest(run)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:

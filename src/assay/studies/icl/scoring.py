@@ -8,7 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from assay.tasks.base import Batch, Task
+from assay.core.convert import convert
+from assay.core.run import Run
+from assay.tasks.base import Batch, Task, Tokens
 from assay.train.recipe import answer_losses
 
 ROWS, TOKENS = 1000, 2**18
@@ -20,6 +22,20 @@ Answer = Callable[[Sequence[Batch]], Iterable[Tensor]]
 MOST = 10**8
 """Sequences: more take days to score, whatever the task."""
 Totals = dict[str, Tensor]
+
+
+def largest(run: Run) -> int:
+    """Return the bytes of an embedding, of a batch's hidden states, of sequences, or of one answer to each."""
+    options = run.options
+    task, model = convert(Task, options["task"], what="option 'task'"), options.get("model") or {}
+    shape, width = task.shape(), model.get("model_dim", 0)
+    batch = options["train"]["micro_batch_size"] if "train" in options else 0
+    outputs = shape.outputs.vocab if isinstance(shape.outputs, Tokens) else shape.outputs.dim
+    inputs, wide = (shape.inputs.vocab, 8) if isinstance(shape.inputs, Tokens) else (0, 4 * shape.inputs.dim)
+    scored = min(options["eval_size"], max(1, min(ROWS, TOKENS // shape.length)))
+    sequences = max(batch, scored)
+    return max(4 * (inputs + outputs) * width, sequences * shape.length * wide, 4 * sequences * outputs,
+               4 * batch * shape.length * width)  # fmt: skip
 
 
 @torch.no_grad()

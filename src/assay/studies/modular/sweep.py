@@ -7,7 +7,7 @@ under the names of a saved `Model`: bi_linear.weight (2 d_hidden, 2P) and projec
 """
 
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -21,14 +21,13 @@ from assay.core.run import Record, Run
 from assay.core.study import Context, Outcome, Report, Study
 from assay.metrics.size import parameters
 from assay.studies import studies
-from assay.studies.modular.bilinear import Model, answered, pairs_at_once
+from assay.studies.modular.bilinear import Model, answered
 from assay.studies.modular.bilinear_bank import BilinearBank, Epoch, PairSplit, Recipe, fresh_models
 from assay.studies.modular.files import check_path, encoded
 from assay.studies.modular.metrics.spectra import entropy_effective_rank, interaction_eigenvalues, ratio_effective_rank
 from assay.studies.modular.records import WEIGHTS, recipe_of, saved_sweep, setting
 from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
 from assay.train.device import activate
-from assay.train.footprint import TRAINED
 
 ALL_WIDTHS = 4096
 """The largest P for which `--dimensions` may be left out."""
@@ -65,8 +64,6 @@ class Sweep(Recipe, Study):
         },
     }
 
-    lowered: ClassVar[Mapping[str, str]] = {"d_hidden": "--dimensions"}
-
     lr: float = 3e-2
     """Learning rate of AdamW, before it is annealed; the spec's is 3e-3."""
     weight_decay: float = 0.1
@@ -100,17 +97,10 @@ class Sweep(Recipe, Study):
         """Group all widths and seeds of a recipe."""
         return setting(run)
 
-    def memory(self, run: Run) -> Mapping[str, int]:
-        """Count the largest of training, scoring and the forms' eigenvalues, which take turns."""
+    def largest(self, run: Run) -> int:
+        """The forms of a model, its logits of all pairs, or its weights."""
         P, width = run.options["P"], run.options["d_hidden"]
-        val = recipe_of(run.options).sizes(P)[1]
-        batch = 4 * run.options["batch"] * (2 * P + 4 * width)
-        trained = {"the pairs of an epoch": 8 * 5 * P**2, "the logits of a step": batch, "validation": 4 * val * P}
-        scored = {"the one-hot inputs of pairs": 32 * P * min(P**2, pairs_at_once(P)), "all P^2 pairs": 8 * 4 * P**2}
-        forms = {"the P forms of a model": 2 * 8 * P * min(2 * width, 2 * P) ** 2}
-        return {"weights, gradients and optimizer state": TRAINED * 5 * P * width} | max(
-            trained, scored, forms, key=lambda need: sum(need.values())
-        )
+        return max(8 * P * min(2 * width, 2 * P) ** 2, 8 * 4 * P**2, 4 * 5 * P * width)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:

@@ -29,7 +29,6 @@ from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
 from assay.studies.perplexity.field import FIELDS
 from assay.studies.perplexity.generating import GENERATE, check_generates, generate_cells
-from assay.studies.perplexity.memory import memory
 from assay.studies.perplexity.probing import PROBE, check_probes, probe_cells
 from assay.studies.perplexity.windows import check_copy, read_limits
 from assay.train.device import activate
@@ -68,7 +67,6 @@ class Perplexity(Study):
     }
 
     compares: ClassVar[str] = "methods"
-    lowered: ClassVar[Mapping[str, str]] = {"context": "--context-lengths"}
 
     datasets: tuple[str, ...] = ("wikitext-103",)
     """Texts: wikitext-2, wikitext-103, c4, pg19 (the hub), pydoc, speeches, copy (a probe of random words), a file, a
@@ -341,8 +339,9 @@ class Perplexity(Study):
         told = ", ".join(f"{name} ({POSITIONS.get(name, 'an unknown number of')} positions)" for name in away)
         return f"not here yet, and not fetched by a dry run: {told}." if away else ""
 
-    def memory(self, run: Run) -> Mapping[str, int]:
-        return memory(run)
+    def largest(self, run: Run) -> int:
+        """One byte for each pair of a query and a key."""
+        return int(run.options["context"]) ** 2
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:

@@ -21,7 +21,6 @@ from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import FittedCoder, SparseCoder
 from assay.studies import studies
 from assay.studies.sae.fitting import Setting, cohort_key
-from assay.studies.sae.memory import memory, stored_bytes
 from assay.studies.sae.presets import DEMO, PRESETS
 from assay.studies.sae.report import report
 from assay.studies.sae.training import train_and_score
@@ -45,8 +44,6 @@ class Sae(Study):
     question: ClassVar[str] = "Can a sparse code be learned without a decoder, and is it as good?"
     presets: ClassVar = PRESETS
     compares: ClassVar[str] = "coders"
-
-    lowered: ClassVar[Mapping[str, str]] = {"recipe.batch": "--batch", "coder": "--coders"}
 
     data: VectorData = field(default_factory=lambda: vectors.parse("digits"))
     """The vectors to code."""
@@ -107,19 +104,14 @@ class Sae(Study):
         look_in(self.data_dir, self.data)
         self.data.locate()
 
-    def disk(self, runs: Sequence[Run]) -> int:
-        return stored_bytes(runs, self.weights)
-
-    less_disk: ClassVar[str] = "`--weights directions` stores a quarter, without what an export needs."
-
     def check(self, runs: Sequence[Run]) -> None:
         check_sizes(runs, self.data_dir)
 
     def unfetched(self, runs: Sequence[Run]) -> str:
         return missing_data(runs, self.data_dir)
 
-    def memory(self, run: Run) -> Mapping[str, int]:
-        return memory(run)
+    def largest(self, run: Run) -> int:
+        return largest(run)
 
     def cohort(self, run: Run) -> Hashable:
         """Train levels, rates and seeds of one kind of coder together; on a stream, all kinds and modules."""
@@ -154,6 +146,13 @@ def check_sizes(runs: Sequence[Run], folder: Path | None) -> None:
         if shape := data.shape():
             for size in set(recipe.sizes(shape[0])) if recipe else {shape[0]}:
                 coder.check(shape[1], d_code, size)
+
+
+def largest(run: Run) -> int:
+    """Return the bytes of the rows, of the coder's weights or of a decoder's Gram matrix, whichever is most."""
+    setting = Setting.of(run)
+    rows, d_in = setting.data.shape() or (0, 0)
+    return max(4 * rows * d_in, 4 * d_in * setting.d_code, 8 * setting.d_code**2)
 
 
 def missing_data(runs: Sequence[Run], folder: Path | None) -> str:

@@ -6,7 +6,7 @@ dL/da_j = r_j is an identity of log-sum-exp and holds to rounding. What trains t
 that is off has a = 0, the least energy and so the largest responsibility there is, and gets none of it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -68,10 +68,9 @@ class Theorem(Study):
         sizes: dict[str, Any] = {key: getattr(self, key) for key in (*SIZES, "activation")}
         return self.cells(self.seeds, **sizes)
 
-    def memory(self, run: Run) -> Mapping[str, int]:
-        """Count, in float64, the encoder with its gradient, the rows, and what autograd keeps of their codes."""
+    def largest(self, run: Run) -> int:
         rows, inputs, units = (run.options[key] for key in SIZES)
-        return {"the encoder": 16 * units * inputs, "the rows and their codes": 8 * rows * (inputs + 10 * units)}
+        return 8 * max(units * inputs, rows * inputs, rows * units)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PureWindowsPath
-from typing import Any, ClassVar
+from typing import Any
 
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, finite
@@ -26,13 +26,6 @@ from assay.vectors.mnist import Mnist
 @dataclass(frozen=True, kw_only=True)
 class FromConfig(Study):
     """Options that a YAML file gives, unless a flag does."""
-
-    lowered: ClassVar[Mapping[str, str]] = {
-        "d_code": "model.hidden_dim of --config",
-        "recipe.batch": "training.batch_size of --config",
-        "data": "--dataset",
-        "coder": "--config",
-    }
 
     config: str = "default"
     """A YAML file, or the name of one that ships with assay."""
