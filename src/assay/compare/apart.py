@@ -72,7 +72,7 @@ def differs(
     fewest = min(n, m)
     if fewest < 2:
         return Difference(Interval(gap, None, None, fewest), 1.0, math.inf, 1.0, lower)
-    parts = [(max(_variance(side), sampling**2) / len(side), len(side) - 1) for side in (a, b)]
+    parts = [(max(_variance(side), sampling**2) / len(side), len(side) - 1.0) for side in (a, b)]
     parts = [(part, freedom) for part, freedom in (*parts, (documents[0] ** 2, documents[1])) if part > 0]
     if not parts:  # both sides are constants: n + m scores in an order that chance gives in 2 of so many ways
         p = 2 / math.comb(n + m, n) if gap else 1.0
