@@ -52,8 +52,7 @@ def gives_finite_numbers(mixer: Mixer) -> None:
 
 
 def does_not_read_the_future(mixer: Mixer) -> None:
-    """Outputs up to t have no gradient from the tokens after t, and stay as they were when those change: in training
-    and after it, as built and with every parameter moved by noise, to the rounding of float32."""
+    """Outputs up to t have no gradient from the tokens after t, and stay when those change, also as parameters move."""
     for length in _lengths(mixer, up_to=LONGEST):
         cuts = range(1, SHORT) if length == SHORT else CUTS if length <= LONG else FAR_CUTS
         for training in (False, True) if length <= LONG else (True,):
