@@ -45,7 +45,7 @@ def test_the_modular_tutorials_run_one_after_the_other(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("icl/a_mixer_of_your_own.py", "pass Changing the tokens after t"),
+        ("icl/a_mixer_of_your_own.py", "pass Outputs up to t"),
         pytest.param("expressivity/an_encoder_of_your_own.py", "'expressivity': [", marks=pytest.mark.slow),
         pytest.param("sae/coders_compared.py", "rows of 64 numbers to train on", marks=pytest.mark.slow),
         pytest.param("perplexity/attention_made_sparse.py", "streaming_llm", marks=pytest.mark.slow),

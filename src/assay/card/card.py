@@ -250,10 +250,11 @@ class Card:
     def _speed(self, way: str, how: str) -> list[str]:
         """Say how fast one layer is trained or decoded here, and how many times as fast as the anchors and others, from
         the slowest to the fastest round; of rounds that lie further apart than APART only these two."""
-        if self.mixer not in self.speeds:
+        timed = {name: each for name, each in self.speeds.items() if getattr(each, way)}
+        if self.mixer not in timed:
             return []
-        mine = self.speeds[self.mixer]
-        beside = ", ".join(_times(mine.ratio(self.speeds[name], way), name) for name in self._others()[:NAMED])
+        mine, others = timed[self.mixer], [name for name in self._others() if name in timed]
+        beside = ", ".join(_times(mine.ratio(timed[name], way), name) for name in others[:NAMED])
         told = f"{way} on this machine ({how}, one layer of width {WIDTH}): {getattr(mine, way):,.0f} tokens/s"
         return [f"{told}, which is {beside}" if beside else told]
 

@@ -22,7 +22,7 @@ from assay.card.question import Question, Tier
 from assay.core.run import Numerics
 from assay.metrics.intervals import Interval
 from assay.mixers import mixers
-from assay.mixers.base import MixerModule
+from assay.mixers.base import MixerModule, replays
 from assay.models.sequence import SequenceModule
 from assay.nn.capture import WARM_UP_STEPS
 from assay.nn.random import initialised_from, stream
@@ -48,7 +48,8 @@ class Speed:
     256), and decoded."""
 
     trained: float
-    decoded: float
+    decoded: float | None
+    """None: the mixer has no `step`, and nobody would decode by running over all tokens for each."""
     by_length: Mapping[int, float] = field(default_factory=dict)
     """Trained, by the length of the sequences, where it was asked for."""
     kept: Mapping[int, float] = field(default_factory=dict)
@@ -75,11 +76,12 @@ def speeds(words: Iterable[str], device: torch.device, *, by_length: Collection[
 
     found = {}
     for word in dict.fromkeys(word for word, _ in runs):
-        rounds = {way: rates(word, way) for way in ("trained", "decoded")}
+        rounds = {way: rates(word, way) for way in ("trained", "decoded") if (word, way) in took}
         own = [length for of, length in longer if of == word]
         at = {length: median(rates(word, "trained" if length == LENGTH else length)) for length in own}
         kept = {length: kept_bytes(*longer[word, length]) for length in own}
-        found[word] = Speed(median(rounds["trained"]), median(rounds["decoded"]), at, kept, rounds)
+        decoded = median(rounds["decoded"]) if "decoded" in rounds else None
+        found[word] = Speed(median(rounds["trained"]), decoded, at, kept, rounds)
     return found
 
 
@@ -93,16 +95,18 @@ def _timed(
     """Return what is timed, by mixer and way or length, and the layers of those that are timed at all lengths."""
     tokens = BATCH * LENGTH
     lengths = [length for length in LENGTHS if length <= tokens]
-    made = {word: _layer(word, BATCH, LENGTH, device) for word in words}
+    made = {word: layer_of(word, BATCH, LENGTH, device) for word in words}
     longer = {
-        (word, length): made[word] if length == LENGTH else _layer(word, tokens // length, length, device)
+        (word, length): made[word] if length == LENGTH else layer_of(word, tokens // length, length, device)
         for word in made
         for length in lengths
         if word in by_length
     }
     runs: dict[tuple[str, Any], Callable[[], None]] = {}
     for word, (layer, x) in made.items():
-        runs |= {(word, "trained"): partial(_train, layer, x), (word, "decoded"): partial(_decode, layer, x)}
+        runs |= {(word, "trained"): partial(_train, layer, x)}
+        if not replays(layer):
+            runs |= {(word, "decoded"): partial(_decode, layer, x)}
     runs |= {key: partial(_train, *pair) for key, pair in longer.items() if key[1] != LENGTH}
     return runs, longer
 
@@ -125,7 +129,7 @@ def kept_bytes(layer: nn.Module, x: Float[Tensor, "batch time d_model"]) -> floa
     return sum(sizes.values()) / (x.shape[0] * x.shape[1])
 
 
-def _layer(mixer: str, batch: int, length: int, device: torch.device) -> Layer:
+def layer_of(mixer: str, batch: int, length: int, device: torch.device) -> Layer:
     with initialised_from(0, "speed"):
         layer = mixers.parse(mixer).build(WIDTH, length).to(device)
     return layer, torch.randn(batch, length, WIDTH, generator=stream(0, "speed", device=device), device=device)

@@ -3,15 +3,18 @@
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+
+import torch
 
 from assay.card import protocol
 from assay.card.anchors import first_trials
 from assay.card.battery import Asked, Trial
 from assay.card.card import Card
-from assay.card.cost import Expected, expected, fixed_seconds, seconds
+from assay.card.cost import LENGTH, Expected, expected, fixed_seconds, layer_of, seconds
 from assay.card.making import made, shipped_answers
 from assay.card.own_text import with_text
 from assay.card.page import page
@@ -26,6 +29,7 @@ from assay.core.estimate import duration
 from assay.core.foreign import source_of
 from assay.core.run import Record
 from assay.mixers import mixers
+from assay.mixers.base import replays
 from assay.nn.random import stream
 from assay.report.progress import say
 from assay.tasks import tasks
@@ -109,6 +113,7 @@ def _layout(mine: Sequence[str]) -> list[str]:
     a page begins it with a capital."""
     plain = [word for word in mine if not getattr(mixers.parse(word), "conv", 1)]
     blind = [word for word in mine if not mixers.parse(word).tells_order()]
+    replayed = [word for word in mine if _has_no_step(word)]
     told = []
     if plain:
         told.append(
@@ -117,16 +122,24 @@ def _layout(mine: Sequence[str]) -> list[str]:
         )
     if blind:
         told.append(f"blind to order: {', '.join(blind)}; models get a table of positions, but in parity")
+    if replayed:
+        told.append(
+            f"without a `step`: {', '.join(replayed)}; the state is all tokens so far and grows with the length, and "
+            "decoding is not measured"
+        )
     return told
 
 
+def _has_no_step(word: str) -> bool:
+    with suppress(UserError):  # it runs on a GPU alone, or not for so few tokens
+        return replays(layer_of(word, 1, LENGTH, torch.device("cpu"))[0])
+    return False
+
+
 def _typed(word: str) -> str:
-    """Return what one types for the mixer: of a file with one mixer, its path in the place of the mixer's name."""
-    module = type(mixers.parse(word)).__module__
-    source = source_of(module)
-    name, colon, options = word.partition(":")
-    alone = sum(entry.module == module for entry in mixers.entries()) == 1
-    return f"{source.path if source and alone else name}{colon}{options}"
+    """Return what one types for the mixer: of a file, its path first."""
+    source = source_of(type(mixers.parse(word)).__module__)
+    return f"{source.path}:{word}" if source else word
 
 
 @dataclass(frozen=True)

@@ -283,7 +283,7 @@ def _cost(card: Card) -> Section:
         made.finding(sentence(told))
     hows = {"trained": "forward and backward, 8 sequences of 256", "decoded": "one token after the other"}
     for way, told in hows.items():
-        found = {mixer: getattr(each, way) for mixer, each in card.speeds.items()}
+        found = {mixer: value for mixer, each in card.speeds.items() if (value := getattr(each, way))}
         rows = [
             {"label": mixer, "colour": MINE if mixer == card.mixer else MUTED, "apart": True, "low": None, "y": value,
              "high": None, "score": f"{value:,.0f}"}
@@ -331,7 +331,7 @@ def _field(card: Card) -> Section:
         speed = card.speeds.get(name)
         row |= {
             "trained, tokens/s": speed and round(speed.trained),
-            "decoded, tokens/s": speed and round(speed.decoded),
+            "decoded, tokens/s": speed and speed.decoded and round(speed.decoded),
         }
         rows.append(row)
     keys = dict.fromkeys(key for row in rows for key in row)

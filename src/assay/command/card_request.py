@@ -81,7 +81,7 @@ def chosen(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
     options may stand beside its file: `my_mixer.py mine:width=2`."""
     from assay.core.foreign import loaded_sources
 
-    words = [each for word in _listed(words) or words for each in _apart(word)]
+    words = [_apart(word) for word in _listed(words) or words]
     files = [word for word in words if word.endswith(".py") or is_there(word)]
     found = {file: [own for own in plugins_of(file, []) if own[0] in (MIXERS, METHODS)] for file in files}
     if empty := [file for file, own in found.items() if not own]:
@@ -104,13 +104,15 @@ def chosen(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
     return folder, list(dict.fromkeys([*mine, *names])), list(dict.fromkeys([*mine, *brought]))
 
 
-def _apart(word: str) -> list[str]:
-    """Return a file and the name of its one plug-in with options, for `my_mixer.py:conv=4`; any other word as it is."""
-    file, colon, options = word.partition(":")
+def _apart(word: str) -> str:
+    """Return `NAME:conv=4` for `my_mixer.py:NAME:conv=4`, and for `my_mixer.py:conv=4` if the file has one plug-in; any
+    other word as it is."""
+    file, colon, rest = word.partition(":")
     if not (colon and file.endswith(".py")):
-        return [word]
-    own = [name for kind, name in plugins_of(file, []) if kind in (MIXERS, METHODS)]
-    return [file, f"{own[0]}:{options}"] if len(own) == 1 else [word]
+        return word
+    named = "=" not in rest.partition(":")[0]
+    own = [name for kind, name in plugins_of(file, [rest] if named else []) if kind in (MIXERS, METHODS)]
+    return (own[0] if named else f"{own[0]}:{rest}") if len(own) == 1 else word
 
 
 def _kind_of(word: str) -> str:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 from assay.core import words
 from assay.core.convert import construct, nearest, stated
 from assay.core.errors import UserError
-from assay.core.foreign import SESSION, Source, on_reload, read_source, session_version, source_of
+from assay.core.foreign import SESSION, Source, loaded_sources, on_reload, read_source, session_version, source_of
 from assay.core.run import finite
 
 ENTRY_POINTS = "assay.plugins"
@@ -153,8 +153,9 @@ class Registry(Generic[P]):
     The variable that holds it is named like the folder. Without a package it has only what files register.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
-        self.kind, self.package = kind, package
+    def __init__(self, kind: str, package: str, *, wraps: str = "") -> None:
+        """`wraps` is a module that makes plug-ins of other classes: `layers_of` finds them in a file."""
+        self.kind, self.package, self.wraps = kind, package, wraps
         self._classes: dict[str, type[P]] = {}
 
     def register(self, name: str) -> Callable[[type[P]], type[P]]:
@@ -165,6 +166,9 @@ class Registry(Generic[P]):
             raise UserError(f"{self.kind} {name!r}: {rule}.")
 
         def add(cls: type[P]) -> type[P]:
+            if not issubclass(cls, Plugin):
+                way = "Mixer or leave the decorator away" if self.wraps else f"a class of {self.package}.base"
+                raise UserError(f"{self.kind} '{name}': derive from {way}.")
             other = self._classes.get(name)
             if other and not _same_origin(other, cls):
                 raise UserError(
@@ -179,6 +183,20 @@ class Registry(Generic[P]):
             return cls
 
         return add
+
+    def wrap(self, word: str) -> bool:
+        """Make a plug-in of the class of that name in a file that was loaded, if there is one."""
+        if not self.wraps or not loaded_sources():
+            return False
+        maker = importlib.import_module(self.wraps)
+        # By path: of a file that was edited the last counts.
+        found = {each.path: maker.layers_of(sys.modules[each.module_name]) for each in loaded_sources()}
+        files = [path for path, layers in found.items() if word in layers]
+        if len(files) > 1:
+            raise UserError(f"{self.kind} '{word}' is in {' and in '.join(files)}. Rename one.")
+        for path in files:
+            self.register(word)(maker.wrapped(found[path][word]))
+        return bool(files)
 
     @cached_property
     def folder(self) -> dict[str, Entry]:
@@ -251,6 +269,8 @@ class Registry(Generic[P]):
     def resolve(self, word: str) -> str:
         """Return the name that a name or an alias stands for, written in any case and punctuation that no other has."""
         spellings = {alias: entry.name for entry in self.entries() for alias in (entry.name, *entry.aliases)}
+        if word not in spellings and self.wrap(word):
+            return word
         alike = {name for alias, name in spellings.items() if words.folded(alias) == words.folded(word)}
         if word not in spellings and len(alike) != 1:
             known = [" = ".join((entry.name, *entry.aliases)) for entry in self.entries()]

@@ -1,3 +1,3 @@
 from assay.core.plugin import Registry
 
-mixers: Registry = Registry("mixer", __name__)
+mixers: Registry = Registry("mixer", __name__, wraps="assay.mixers.wrapped")

@@ -16,19 +16,24 @@ from assay.core.plugin import Registry, Sized
 from assay.mixers import mixers
 from assay.nn.axes import Token, Tokens
 from assay.nn.convolution import ShortConvolution
+from assay.nn.random import initialised_from
+from assay.nn.shapes import built_for_shapes
 
 State = Any
 """Tensors with a leading batch axis, alone or in (nested) tuples, hold all that a mixer knows of the past."""
 
 
 class MixerModule(nn.Module):
-    """`Mixer.build` returns this: `step`, which sees only x_t and the state, and for training a parallel `forward`."""
+    """`Mixer.build` returns this: `step`, which sees only x_t and the state, and for training a parallel `forward`. One
+    of the two is enough; without a `step` the state is all tokens so far, and `forward` runs on them for each token."""
 
     depth: int = 0
     """Index of this mixer in the model, set by the model: random draws should differ between layers."""
 
     def forward(self, x: Tokens) -> Tokens:
         """Process a whole sequence: token by token, unless a mixer has a parallel form, which is faster."""
+        if type(self).step is MixerModule.step:
+            raise NotImplementedError(f"{type(self).__name__} has neither forward(x) nor step(x, state)")
         state, outputs = self.init_state(len(x)), []
         for token in x.unbind(1):
             y, state = self.step(token, state)
@@ -37,11 +42,14 @@ class MixerModule(nn.Module):
 
     def init_state(self, batch: int) -> State:
         """Return the state before the first token, on the module's device and in its dtype."""
-        raise NotImplementedError(f"{type(self).__name__}.init_state")
+        if type(self).step is not MixerModule.step:
+            raise NotImplementedError(f"{type(self).__name__} has a step, and no init_state(batch) that it begins with")
+        return ()
 
     def step(self, x: Token, state: State) -> tuple[Token, State]:
         """Process one token; feeding a sequence token by token gives what `forward` gives."""
-        raise NotImplementedError(f"{type(self).__name__}.step")
+        seen = torch.cat([*state, x[:, None]], dim=1)
+        return self(seen)[:, -1], (seen,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +61,6 @@ class Mixer(Sized):
     ordered: ClassVar[bool] = True
     """Whether one layer can tell the order of the past without positions in the tokens; models of one that cannot get a
     table of positions where `positions` is auto, as on a card."""
-    rounding: ClassVar[float] = 0.0
-    """How far later tokens may move an output: not a bit, but for convolutions by FFT, which round over all tokens."""
     portable: ClassVar[bool] = True
     """Whether it runs on every device, and many models at once. Other people's CUDA kernels do neither."""
 
@@ -103,6 +109,11 @@ class Mixer(Sized):
         )
 
     def core_state(self, d_model: int, length: int) -> int:
+        """Return the scalars in the state of `core`; of a module without a `step`, those of all tokens so far."""
+        with initialised_from(0, "state"):
+            core = built_for_shapes(lambda: self.core(d_model, length)) or self.core(d_model, length)
+        if replays(core):
+            return d_model * length
         has = "core_state(self, d_model, length), which returns how many scalars its state has after `length` tokens"
         raise NotImplementedError(f"{type(self).__name__} has no {has}")
 
@@ -145,6 +156,11 @@ class Convolved(MixerModule):
         shifted, seen = self.convolution.step(x, seen)
         y, carried = self.core.step(x + shifted, carried)
         return y, (seen, carried)
+
+
+def replays(module: nn.Module) -> bool:
+    """Return whether it, or a mixer inside it, has no `step` of its own."""
+    return any(type(part).step is MixerModule.step for part in module.modules() if isinstance(part, MixerModule))
 
 
 def state_scalars(state: State) -> int:

@@ -18,7 +18,7 @@ own, 1e-3, and positions one of 1e-5: these are fixed here, as the decays are.
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -40,8 +40,6 @@ Channels = Float[Tensor, "*axes d_model"]
 @dataclass(frozen=True, kw_only=True)
 class Hyena(InnerConvolution):
     """A convolution as long as the sequence between two gates."""
-
-    rounding: ClassVar[float] = 1e-5
 
     conv: int = 3
     """Tokens that the short convolution on x1, x2 and v sees, as published, with a bias, without SiLU; 0: none."""
