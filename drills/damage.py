@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,16 @@ def a_folder(folder: Path) -> None:
     (folder / RECORD).mkdir()
 
 
+def in_its_place(make: Callable[[Path], object]) -> Damage:
+    """Put something else in the place of the run's folder."""
+
+    def damage(folder: Path) -> None:
+        shutil.rmtree(folder)
+        make(folder)
+
+    return damage
+
+
 def another_run(folder: Path) -> None:
     data = json.loads((folder / RECORD).read_text())
     data["run"]["seed"] += 1000
@@ -67,6 +78,19 @@ def short_artifact(folder: Path) -> None:
         (folder / name).write_bytes(data[: len(data) // 2])
 
 
+def flipped_artifact(folder: Path) -> None:
+    for name in json.loads((folder / RECORD).read_text())["artifacts"]:
+        data = bytearray((folder / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (folder / name).write_bytes(data)
+
+
+def folder_for_artifact(folder: Path) -> None:
+    without_artifact(folder)
+    for name in json.loads((folder / RECORD).read_text())["artifacts"]:
+        (folder / name).mkdir()
+
+
 RECORDS: dict[str, Damage] = {
     "cut in half": truncated,
     "empty": written(""),
@@ -83,6 +107,14 @@ RECORDS: dict[str, Damage] = {
     "a FIFO": fifo,
     "a link to /dev/zero": linked_elsewhere,
     "a folder": a_folder,
+    "a FIFO for the run's folder": in_its_place(os.mkfifo),
+    "a file for the run's folder": in_its_place(Path.touch),
+    "a link for the run's folder": in_its_place(lambda folder: folder.symlink_to(folder.parent)),
 }
 
-ARTIFACTS: dict[str, Damage] = {"artifact missing": without_artifact, "artifact cut in half": short_artifact}
+ARTIFACTS: dict[str, Damage] = {
+    "artifact missing": without_artifact,
+    "artifact cut in half": short_artifact,
+    "one bit of an artifact flipped": flipped_artifact,
+    "a folder for an artifact": folder_for_artifact,
+}

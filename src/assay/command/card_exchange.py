@@ -1,6 +1,7 @@
 """`assay card diff`, `submit` and `verify` compare cards, send them to others, and try those that were received."""
 
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 UNTRIED = 3
 """The exit code where a submission contradicts nothing, and nothing of it was computed again."""
+LAST = 2000
+"""Bytes of what a stranger's process said that are read."""
 
 
 def diff(words: list[str]) -> int:
@@ -183,18 +186,18 @@ def _again(trial: "Trial", own: "Records", source: Source, runner: "Runner") -> 
 
     say(f"warning: {source.path} runs now, with your rights: computing {trial} again")
     run, question, told = runner.run_of(trial), runner.tier.question(trial.question), own[trial]
-    with TemporaryDirectory() as folder, (Path(folder) / "said").open("w+b") as said:
-        file = Path(folder) / f"{trial.mixer}.py"
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder, (Path(folder) / "said").open("w+b") as said:
+        file = Path(folder) / "mixer.py"
         file.write_text(source.text, encoding="utf-8")
         placing = {"out": folder, "device": run.numerics.device, "backend": run.numerics.backend, "executor": "serial"}
         asked = json.dumps({**run.options, "seeds": [run.seed], **placing})
         command = [sys.executable, "-P", "-c", f"from {__name__} import again; again({str(file)!r}, {asked!r})"]
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
         record = Store(folder).get(run)
-        said.seek(0)
+        said.seek(max(0, said.seek(0, os.SEEK_END) - LAST))
         last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
     if record is None:
-        raise UserError(f"{trial} was not computed again: {last or 'its process wrote no record'}")
+        raise UserError(f"{trial} was not computed again: its process left no such record, and said '{last}'.")
     one, two = score(told, question), score(record, question)
     sizes = [{name: each.metrics.get(name) for name in SIZES} for each in (told, record)]
     if record.status != told.status or abs(one - two) > question.margin or sizes[0] != sizes[1]:

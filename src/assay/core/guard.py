@@ -13,9 +13,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-ROUNDS = 100
-"""Most times that marked processes are looked for: some are started while others are killed."""
-
 
 def guard(lines: Iterable[str], mark: str = "") -> None:
     groups = set[int]()
@@ -24,7 +21,7 @@ def guard(lines: Iterable[str], mark: str = "") -> None:
     for group in groups:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
-    for _ in range(ROUNDS if mark else 0):
+    for _ in range(100 if mark else 0):  # some are started while others are killed
         if not sum(_killed(process, mark.encode()) for process in Path("/proc").glob("[0-9]*")):
             break
 
