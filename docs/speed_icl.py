@@ -2,6 +2,7 @@
 
     python docs/speed_icl.py                                 # the tables
     python docs/speed_icl.py --take LAYERS.json STEPS.json   # first take the files of another run
+    python docs/speed_icl.py --language FILE.json ...        # of `benchmarks/language_cuda.py --json`, one per length
 
 LAYERS.json is of `benchmarks/mixers_cuda.py --check --json`, STEPS.json of `benchmarks/training_cuda.py steps --json`.
 """
@@ -15,6 +16,7 @@ from typing import Any
 from masks_perplexity import between
 
 PAGE, MEASURED = Path(__file__).parent / "speed.md", Path(__file__).parent / "speed.json"
+LANGUAGE = PAGE.with_name("speed_language.json")
 LENGTHS = (256, 1024, 4096)
 PARTS = ("products", "heads", "scan", "norm and gate", "decays", "rest")
 ALLOWED = 2.0
@@ -39,6 +41,40 @@ def _lines(told: Measured) -> str:
         rows = ",\n  ".join(json.dumps(row) for row in value) if isinstance(value, list) else ""
         said.append(f" {json.dumps(key)}: " + (f"[\n  {rows}\n ]" if rows else json.dumps(value)))
     return "{\n" + ",\n".join(said) + "\n}\n"
+
+
+def take_language(paths: Sequence[Path]) -> None:
+    """Keep the steps of a token language model, without their kernels."""
+    found = [json.loads(path.read_text()) for path in paths]
+    told = {key: found[0][key] for key in ("device", "torch", "source", "date")}
+    assert all(each["source"] == told["source"] for each in found), "measured with several versions"
+    rows = [{k: v for k, v in row.items() if k not in ("parts", "calls")} for each in found for row in each["steps"]]
+    told |= {"steps": rows, "check": [row for each in found for row in each["check"]]}
+    rounded = json.loads(json.dumps(told), parse_float=lambda word: float(f"{float(word):.4g}"))
+    LANGUAGE.write_text(_lines(rounded), encoding="utf-8")
+
+
+def language() -> str:
+    """The steps at each length, beside attention's, and how near fast steps come to the plain loop."""
+    told = json.loads(LANGUAGE.read_text(encoding="utf-8"))
+    by = {(row["mixer"], row["length"]): row for row in told["steps"]}
+    first = told["steps"][0]["mixer"]
+
+    def cells(mixer: str) -> Iterator[str]:
+        for length in dict.fromkeys(length for _, length in by):
+            row = by.get((mixer, length))
+            over = row["tokens/s"] / by[first, length]["tokens/s"] if row else 0.0
+            yield f"{row['tokens/s'] / 1e6:.2f}M ({over:.2f})" if row else "-"
+        row = by[mixer, told["steps"][0]["length"]]
+        yield from (f"{row['share']:.0%}".replace("%", " %"), f"{row['GB']:.1f} GB")
+
+    lengths = (f"L = {length:,}" for length in dict.fromkeys(length for _, length in by))
+    mixers = dict.fromkeys(mixer for mixer, _ in by)
+    off = "; ".join(f"`{row['mixer']}` {row['off plain']:+.4f}" for row in told["check"])
+    return (
+        f"{table(['mixer', *lengths, 'of 989 TFLOP/s', 'memory'], ((f'`{m}`', *cells(m)) for m in mixers))}\n\n"
+        f"Loss after 50 steps less that of the plain loop in float32, in nats: {off}."
+    )
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -115,10 +151,12 @@ def placed(page: str) -> str:
     told = json.loads(MEASURED.read_text(encoding="utf-8"))
     for name, block in BLOCKS.items():
         page = between(page, name, block(told))
-    return page
+    return between(page, "language", language())
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--take"]:
         take(*map(Path, sys.argv[2:4]))
+    if sys.argv[1:2] == ["--language"]:
+        take_language(list(map(Path, sys.argv[2:])))
     PAGE.write_text(placed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
