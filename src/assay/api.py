@@ -119,8 +119,9 @@ class Session:
         if not (gpus or execution.ray_address):  # a GPU's memory, and a cluster's, are other machines'
             check_memory(todo)
         study.check(todo)
-        for path in (store.root / study.name / RECORD, study.folder(execution.out) / FINDINGS, *study.promised()):
-            check_writable(path)
+        if todo:
+            for path in (store.root / study.name / RECORD, study.folder(execution.out) / FINDINGS, *study.promised()):
+                check_writable(path)
         return cls(plan, store, executor, stored, todo, execution)
 
     @cached_property

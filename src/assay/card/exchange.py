@@ -134,8 +134,12 @@ def check_kind(card: Mapping[str, Any]) -> None:
         raise UserError(f"the card has nobody beside {mixer} in {', '.join(alone)}: its field may not be empty.")
 
 
+def _digits(curve: Any) -> str:
+    return json.dumps(json.loads(canonical(curve), parse_float=lambda word: f"{float(word):.5e}"))
+
+
 def copied(own: Iterable[Record], others: Iterable[Record]) -> tuple[str, str] | None:
-    """Name a run and one of another mixer whose losses are the same in every digit, which no two trainings are."""
-    curves = {canonical(each.metrics["curve"]): each.run for each in others if each.metrics.get("curve")}
-    pairs = ((each.run, curves.get(canonical(each.metrics.get("curve")))) for each in own if each.status == "done")
+    """Name a run and one of another mixer whose losses are the same to six digits, which no two trainings are."""
+    curves = {_digits(each.metrics["curve"]): each.run for each in others if each.metrics.get("curve")}
+    pairs = ((each.run, curves.get(_digits(each.metrics["curve"]))) for each in own if each.metrics.get("curve"))
     return next(((f"{one.id} ({one.label})", f"{two.id} ({two.label})") for one, two in pairs if two), None)

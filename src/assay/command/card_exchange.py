@@ -179,6 +179,10 @@ def verify(words: list[str]) -> int:
     return UNTRIED
 
 
+PATIENCE, SLOWER = 600.0, 20.0
+"""Seconds for a stranger's process, and how many times as long as the record says it may take besides."""
+
+
 def _again(trial: "Trial", own: "Records", source: Source, runner: "Runner") -> None:
     """Compute a run again, and compare. The stranger's code runs in a process of its own, of which the record counts
     alone, whatever it says."""
@@ -192,7 +196,15 @@ def _again(trial: "Trial", own: "Records", source: Source, runner: "Runner") -> 
         placing = {"out": folder, "device": run.numerics.device, "backend": run.numerics.backend, "executor": "serial"}
         asked = json.dumps({**run.options, "seeds": [run.seed], **placing})
         command = [sys.executable, "-P", "-c", f"from {__name__} import again; again({str(file)!r}, {asked!r})"]
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
+        begun = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
+        try:
+            begun.wait(timeout=PATIENCE + SLOWER * float(told.cost.get("seconds") or 0.0))
+        except subprocess.TimeoutExpired:
+            said.write(b"\nit ran too long")
+        finally:  # with all that it has started
+            with suppress(ProcessLookupError):
+                os.killpg(begun.pid, signal.SIGKILL)
+            begun.wait()
         record = Store(folder).get(run)
         said.seek(max(0, said.seek(0, os.SEEK_END) - LAST))
         last = said.read().decode(errors="replace").strip().rpartition("\n")[2]

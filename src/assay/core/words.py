@@ -69,11 +69,15 @@ def written(value: Any) -> str:
     return f"({text})" if ":" in text or "+" in text.replace("e+", "") else text
 
 
+HARMLESS = "\t\xa0\u202f"
+"""What separates words, and is not printable by Python's account: tabs and spaces that no line breaks at."""
+
+
 def printable(text: str) -> str:
     """Escape what a terminal would obey: names come from files of others."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return "".join(char if char.isprintable() or char in HARMLESS else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def folded(text: str) -> str:

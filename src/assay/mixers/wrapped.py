@@ -60,9 +60,12 @@ def layers_of(module: ModuleType) -> dict[str, type[nn.Module]]:
     return {name: cls for name, cls in kinds.items() if cls.__module__ == module.__name__ and name[0] != "_"}
 
 
+BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
 def wrapped(cls: type[nn.Module]) -> type[Mixer]:
     """Return the mixer of a torch module."""
-    told = {name: each for name, each in signature(cls).parameters.items() if each.kind.name.endswith(("WORD", "ONLY"))}
+    told = {name: each for name, each in signature(cls).parameters.items() if each.kind in BY_NAME}
     if told and not _width(told):
         raise UserError(f"{cls.__name__}({', '.join(told)}): name its width d_model, dim or hidden_size.")
     if taken := [name for name in told if hasattr(Mixer, name) or name in Wrapped.__annotations__]:

@@ -29,7 +29,17 @@ class Serial(Executor):
         return 1
 
     def run(self, fn: Work, jobs: Iterable[Any], emit: Receive, *, limit: Limit = lambda job: None) -> None:
+        before = os.environ.get(MARK)
         os.environ[MARK], _ = _guarded(os.getpid())
+        try:
+            self._each(fn, jobs, emit)
+        finally:  # what this process starts later is no job's
+            if before is None:
+                del os.environ[MARK]
+            else:
+                os.environ[MARK] = before
+
+    def _each(self, fn: Work, jobs: Iterable[Any], emit: Receive) -> None:
         for job in jobs:
             refused: list[BaseException] = []
 

@@ -339,10 +339,6 @@ class Perplexity(Study):
         told = ", ".join(f"{name} ({POSITIONS.get(name, 'an unknown number of')} positions)" for name in away)
         return f"not here yet, and not fetched by a dry run: {told}." if away else ""
 
-    def largest(self, run: Run) -> int:
-        """One byte for each pair of a query and a key."""
-        return int(run.options["context"]) ** 2
-
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:
             yield from execute(runs, ctx, device)
