@@ -3,7 +3,7 @@
 import base64
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import altair as alt
@@ -21,19 +21,18 @@ from assay.report.charts import heatmap, interval_bars, interval_lines
 from assay.report.images import diverging, pictures
 from assay.results import Results
 
-Cli = Callable[..., tuple[int, str, str]]
 SHIPPED = ["icl", "icl.faulty", "perplexity", "perplexity.methods", "sae", "sae.concepts", "sae.dictionary"]
 QUICK = "sae.stream"
 """A few records, of which charts are drawn in a second."""
-RUNS = {
-    "expressivity": ["--fast", "--models", "SelfAttn", "StaticMLP", "--seeds", "0", "1", "--batch_eval", "64",
-                     "--batch_train", "16", "--retr_steps", "2", "--retr_train_steps", "2"],
-    "modular sweep": ["--P", "7", "--dimensions", "2", "4", "--seeds", "0", "1", "--epochs", "2", "--batch", "9"],
-    "sae": ["--coders", "topk:k=2", "topk:k=4", "lse_infomax", "--d_code", "8", "--epochs", "1", "--seeds", "0", "1"],
-    "sae theorem": ["--output", "t.pdf"],
-    "sae ablation": ["--dataset", "digits", "--epochs", "1", "--seeds", "0", "--output_dir", "a"],
-    "sae benchmark": ["--dataset", "digits", "--epochs", "1", "--seeds", "0", "--output_dir", "b"],
-    "sae dynamics": ["--dataset", "digits", "--epochs", "6", "--seeds", "0", "--output_dir", "d"],
+RUNS: dict[str, dict[str, Any]] = {
+    "expressivity": {"models": ("SelfAttn", "StaticMLP"), "fast": True, "batch_eval": 64, "batch_train": 16,
+                     "retr_steps": 2, "retr_train_steps": 2, "seeds": (0, 1)},
+    "modular.sweep": {"P": 7, "dimensions": (2, 4), "seeds": (0, 1), "epochs": 2, "batch": 9},
+    "sae": {"coders": ("topk:k=2", "topk:k=4", "lse_infomax"), "d_code": 8, "epochs": 1, "seeds": (0, 1)},
+    "sae.theorem": {"output": "t.pdf"},
+    "sae.ablation": {"dataset": "digits", "epochs": 1, "seeds": (0,)},
+    "sae.benchmark": {"dataset": "digits", "epochs": 1, "seeds": (0,)},
+    "sae.dynamics": {"dataset": "digits", "epochs": 6, "seeds": (0,)},
 }  # fmt: skip
 """Studies of whose records none ship, or without the files that their charts are drawn from."""
 
@@ -52,33 +51,6 @@ def marks(spec: dict[str, Any]) -> int:
     """The lines, points, bars, cells and pictures that are drawn of a chart."""
     svg = vl_convert.vegalite_to_svg(json.dumps(spec))
     return svg.count('role="graphics-symbol"') + svg.count("<image")
-
-
-def charts_of(found: Results) -> Iterator[tuple[str, str]]:
-    return ((study, name) for study, names in found.charts.items() for name in names)
-
-
-def check_drawn(found: Results) -> None:
-    shown = list(charts_of(found))
-    assert shown
-    for study, name in shown:
-        spec = found.plot(name, study=study).to_dict()
-        assert spec == next(chart.spec for chart in found.sections[study].charts if chart.name == name)
-        assert marks(spec) > 1 and bytes_drawn(vl_convert.vegalite_to_png(json.dumps(spec))) > 20, name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SHIPPED)
-def test_2_4_every_chart_of_shipped_records_can_be_shown(name: str) -> None:
-    check_drawn(Results(shipped.records(name)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("study", RUNS)
-def test_2_4_every_chart_of_the_other_studies_can_be_shown(study: str, cli: Cli) -> None:
-    code, _, err = cli(*study.split(), *RUNS[study], "--device", "cpu", "--executor", "serial", "--quiet")
-    assert code == 0, err
-    check_drawn(assay.load("results"))
 
 
 def lines(count: int = 3) -> Any:
@@ -110,31 +82,35 @@ KINDS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_2_4_a_chart_of_every_kind_can_be_shown(kind: str, toy: Any) -> None:
     toy.report = lambda self, records, out: out.chart("drawn", KINDS[kind]())
-    check_drawn(Results([Record(Run("toy", {}, 0, {}), "done", {}, {})], study=toy()))
+    found = Results([Record(Run("toy", {}, 0, {}), "done", {}, {})], study=toy())
+    spec = found.plot().to_dict()  # which checks it, as a display does
+    assert spec == found.sections["toy"].charts[0].spec
+    assert marks(spec) > 1 and bytes_drawn(vl_convert.vegalite_to_png(json.dumps(spec))) > 20
 
 
-NOTEBOOK = """
-import altair as alt
-from assay.core import shipped
-from assay.results import Results
-found = Results(shipped.records("{}"))
-"""
+def drawn_in_a_notebook(head: str, found: Results) -> None:
+    """Every chart is displayed: without a word, in the browser, and as a picture in the notebook itself."""
+    charts = [(study, chart) for study, section in found.sections.items() for chart in section.charts]
+    plots = [f"found.plot({chart.name!r}, study={study!r})" for study, chart in charts]
+    texts = [head, plots[0], 'import altair\naltair.renderers.enable("png");', *plots]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts])
+    NotebookClient(notebook, kernel_name="python3", timeout=1000).execute()
+    outputs = [one for cell in notebook.cells for one in cell.outputs if one.get("name") != "stderr"]
+    assert {one.output_type for one in outputs} == {"execute_result"}, outputs
+    first, *pictures = [one.data for one in outputs]
+    assert "vegaEmbed" in first["text/html"] and len(pictures) == len(charts)
+    for picture, (_, chart) in zip(pictures, charts, strict=True):
+        assert bytes_drawn(base64.b64decode(picture["image/png"])) > 20 and marks(chart.spec) > 1, chart.name
 
 
-def executed(*cells: str) -> list[Any]:
-    """What the cells of a notebook show, where nothing goes wrong in one."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, kernel_name="python3", timeout=200).execute()
-    outputs = [one for cell in notebook.cells for one in cell.outputs]
-    assert not [one for one in outputs if one.output_type in ("error", "stream")], outputs
-    return [one.data for one in outputs]
+@pytest.mark.parametrize("name", [QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED)])
+def test_2_4_a_notebook_draws_every_chart_of_shipped_records(name: str) -> None:
+    head = "from assay.core import shipped\nfrom assay.results import Results\n"
+    drawn_in_a_notebook(f"{head}found = Results(shipped.records({name!r}))", Results(shipped.records(name)))
 
 
-@pytest.mark.parametrize("name", [QUICK, pytest.param("perplexity", marks=pytest.mark.slow)])
-def test_2_4_a_notebook_draws_every_chart(name: str) -> None:
-    """As it is displayed without a word, in the browser; and as a picture in the notebook itself."""
-    names = [chart for _, chart in charts_of(Results(shipped.records(name)))]
-    plots = [f"found.plot({chart!r})" for chart in names]
-    first, *drawn = executed(NOTEBOOK.format(name), plots[0], 'alt.renderers.enable("png");', *plots)
-    assert "vegaEmbed" in first["text/html"] and len(drawn) == len(names) > 1
-    assert all(bytes_drawn(base64.b64decode(data["image/png"])) > 20 for data in drawn)
+@pytest.mark.slow
+@pytest.mark.parametrize("study", RUNS)
+def test_2_4_a_notebook_draws_every_chart_of_the_other_studies(study: str) -> None:
+    options = {**RUNS[study], "executor": "serial", "device": "cpu", "progress": False}
+    drawn_in_a_notebook(f"import assay\nfound = assay.run({study!r}, **{options})", assay.run(study, **options))

@@ -76,7 +76,7 @@ def test_1_7_the_yaml_of_the_document_is_accepted_by_every_verb(verb: str, cli: 
 def test_1_7_what_a_file_does_not_say_is_told(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(HYPERPARAMETERS)
     _, _, err = cli("sae", "ablation", "--config", tmp_path / "mine.yaml", "--dry-run")
-    assert "no configurations" in err and "ablation.yaml" in err
+    assert err.count("no configurations") == 1 and "ablation" in err
     _, _, err = cli("sae", "ablation", "--config", "ablation", "--dry-run")
     assert "no configurations" not in err
 

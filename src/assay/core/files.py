@@ -160,7 +160,7 @@ def check_writable(path: Path) -> None:
     """Raise a UserError where a file cannot be written, before anything is computed for it; nothing is left behind."""
     with disk_errors(path):
         if not can_be_path(path) or path.is_dir():
-            raise OSError(errno.EISDIR, "no file can have that name")
+            raise OSError(errno.EISDIR, "a folder has that name, or no file can have it")
         above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
         tempfile.TemporaryFile(dir=above).close()  # the mode of a folder does not tell of read-only disks and quotas
 

@@ -143,9 +143,8 @@ def load_config(name: str, verb: str = "default") -> Config:
     # default.yaml fills in what a file leaves out, and the verb's own file which coders are compared.
     default, own = (parse_config(shipped[each].read_text("utf-8"), where=each).sections for each in ("default", verb))
     whole = {key: {**value, **(found.sections.get(key) or {})} for key, value in default.items()}
-    if lent := {key: own[key] for key in LISTS if key in own and key not in found.sections}:
-        warnings.warn(f"{name} has no {', no '.join(lent)}: taken from the {verb}.yaml of assay", stacklevel=2)
-    return Config(name, {**lent, **found.sections, **whole}, found.sections)
+    compared = {key: own[key] for key in LISTS if key in own}
+    return Config(name, {**compared, **found.sections, **whole}, found.sections)
 
 
 def parse_config(text: str, *, where: str) -> Config:

@@ -16,7 +16,7 @@ from assay.report.files import drawn
 from assay.report.rows import Row
 from assay.sparse_coders.base import SparseCoder
 from assay.studies.sae.charts import FIGURES, spec_checkpoints
-from assay.studies.sae.config import Config, load_config
+from assay.studies.sae.config import LISTS, Config, load_config
 from assay.studies.sae.sae import check_sizes, coder_run, look_in, missing_data
 from assay.studies.sae.weights import keep
 from assay.vectors.base import VectorData
@@ -73,6 +73,8 @@ class FromConfig(Study):
         config, data = self.loaded, self.vectors
         width = data.width()
         wanted = (config.own.get("model") or {}).get("input_dim")
+        for key in (key for key in LISTS if key in config.sections and key not in config.own):
+            warnings.warn(f"{config.where} has no {key}: those of assay's {self.name} are taken", stacklevel=2)
         if not self.data_dir and isinstance(data, Mnist) and _of_windows(config.data_dir):
             said = f"data.data_dir {config.data_dir} is a folder of Windows: looking in the usual places"
             warnings.warn(f"{config.where}: {said}", stacklevel=2)
