@@ -12,7 +12,7 @@ from assay.core.run import Run, canonical
 from assay.encoders import encoders
 from assay.metrics.probes import PENALTIES
 from assay.nn.shapes import built_for_shapes
-from assay.studies.expressivity.references import REFERENCES
+from assay.studies.expressivity.references import is_reference
 from assay.studies.expressivity.spec.config import CACHED_LOOKUPS, Config, Setup
 from assay.studies.expressivity.spec.registration import ModuleEncoder
 from assay.train.footprint import TRAINED, passing, stored
@@ -51,7 +51,7 @@ def _memory(text: str) -> Mapping[str, int]:
         },
         {"the batch of a step": 4 * 2 * cfg.batch_train * cfg.L * cfg.D_in},
     ]
-    if cfg.jac_points and model["name"] not in REFERENCES:
+    if cfg.jac_points and not is_reference(model["name"]):
         probes += [{"Jacobians": (4 + 8) * cfg.jac_points * code * cfg.L * cfg.D_in}]
     return _encoder(model, cfg) | max(probes, key=lambda need: sum(need.values()))
 
@@ -75,6 +75,6 @@ def _per_token(model: str, d_in: int, d_code: int) -> int:
 def _built(model: Mapping[str, object], *sizes: int) -> nn.Module | None:
     """The encoder for its shapes alone; None for a reference, and for a user's own class: building it may do
     anything."""
-    if model["name"] in REFERENCES or isinstance(encoder := encoders.load(model), ModuleEncoder):
+    if is_reference(str(model["name"])) or isinstance(encoder := encoders.load(model), ModuleEncoder):
         return None
     return built_for_shapes(lambda: encoder.build(*sizes))
