@@ -217,7 +217,7 @@ def resubmitted(
             versions = {**run.versions, "mixer/twin": hashlib.sha256(text.encode()).hexdigest()}
             run = replace(run, versions=versions)
             for point in metrics["curve"]:
-                point["loss"] *= 1 + 1e-12  # as another training would
+                point["loss"] *= 1.001  # as another training would
             change(metrics)
         run = replace(run, numerics=numerics)
         records.append(replace(record, run=run, metrics=metrics))

@@ -14,7 +14,7 @@ from assay.encoders import encoders
 from assay.nn.random import initialised_from
 from assay.studies.expressivity import Config, ExpressivityTester, HybridGenerator
 from assay.studies.expressivity.expressivity import Expressivity, build
-from assay.studies.expressivity.references import Reference
+from assay.studies.expressivity.references import Reference, planted, reference
 
 CFG = Config(retr_steps=60, retr_train_steps=5, jac_points=8)
 QUICK = Config(batch_eval=256, retr_steps=20, retr_train_steps=3, jac_points=4)
@@ -205,3 +205,42 @@ def test_a_budget_gives_every_encoder_the_same_size() -> None:
         if run.options["model"]["name"] not in ("Oracle", "Noise"):
             module = build(run.options["model"], cfg)
             assert sum(p.numel() for p in module.parameters()) == pytest.approx(25_000, rel=0.03)
+
+
+def held(word: str) -> dict[str, Any]:
+    return evaluate(reference(planted.parse(word).spec(), QUICK))
+
+
+def test_planted_factors_are_kept_in_as_many_units_as_they_say() -> None:
+    """1.6: which codes say what drop tolerance means."""
+    once, copied, one = (held(f"planted_factors:{given}") for given in ("copies=1", "copies=8", "factors=1:copies=32"))
+    assert once["R2"] > 0.99 and copied["R2"] > 0.99 and one["R2"] == pytest.approx(0.25, abs=0.05)
+    assert once["R2_0.25"] == pytest.approx(0.25, abs=0.1) and copied["R2_0.25"] > 0.8 and one["R2_0.25"] > 0.2
+
+
+def test_planted_bins_hold_the_same_bits_in_any_order_of_their_numbers() -> None:
+    code = planted.parse("planted_factors:factors=2:bins=8:numbered=at_random")
+    ordered, shuffled = (
+        Reference("", QUICK.D_z, QUICK.seed, planted.parse(f"planted_factors:factors=2:bins=8:numbered={how}"))
+        for how in ("in_order", "at_random")
+    )
+    world = HybridGenerator(QUICK)
+    codes = [one.code(world.contexts[0], world.features(512), "fit").long() for one in (ordered, shuffled)]
+    pairs = {tuple(row.tolist()) for row in torch.stack([codes[0][:, 0], codes[1][:, 0]], dim=1)}
+    assert len(pairs) == 8 and codes[1][:, 2:].count_nonzero() == 0, "one number for the other"
+    assert held(code.label)["NCE_bits"] < 2 < held("planted_factors:factors=2:bins=8")["NCE_bits"]
+
+
+def test_a_planted_lookup_answers_the_share_of_keys_it_says() -> None:
+    world = HybridGenerator(QUICK)
+    batch = world.lookups(512)
+    code = Reference("", QUICK.D_z, QUICK.seed, planted.parse("planted_lookup:share=.5"))
+    found = code.code(world.retrieval, batch, "fit")
+    answered = (found[:, : QUICK.V_dim] == batch.targets).all(dim=1).double().mean()
+    assert float(answered) == pytest.approx(0.5, abs=0.1) and found[:, QUICK.V_dim :].count_nonzero() == 0
+
+
+def test_a_planted_map_has_the_spectrum_it_says_and_reads_factors_or_none() -> None:
+    flat, steep = (held(f"planted_map:{given}") for given in ("ratio=1", "ratio=.7:factors=true"))
+    assert flat["gini"] == pytest.approx(1 - 1 / QUICK.D_z, abs=1e-4) and flat["sv_min"] == pytest.approx(1, abs=1e-4)
+    assert abs(flat["R2"]) < 0.05 and steep["R2"] > 0.8 and steep["gini"] < flat["gini"] - 0.1

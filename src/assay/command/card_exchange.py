@@ -3,9 +3,11 @@
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory

@@ -10,8 +10,10 @@ makes them. Records that ship with assay count as stored, unless the store has t
 import json
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +42,9 @@ The verdicts:
 - *not reproduced*: some number lies elsewhere, with its whole interval.
 - *undecided*: an interval crosses the limit, or a repeat with as many seeds would agree with a probability below 80 %.
 - *not converged*: the result could be a matter of training (another recipe of the grid is told apart as better, the
-  claim's own lies at an edge, or doubled training changes the number), or the numbers cannot speak for the sentence
-  yet, for the reason given.
+  claim's own lies at an edge, or doubled training changes the number).
 - *no record*: a run that the claim needs is not stored.
+- *cannot be judged here*: a sentence of a document that no run here can speak for, with the reason in a word.
 
 A certificate has three parts: the recipe, doubled training, and the seeds. Recipes differ in the options named, often
 in the rate alone, and are compared by the number in parentheses; for parity, S5 and zoology that is the number of the
@@ -55,11 +57,13 @@ the certificate where the seeds tell the two apart, or where it lies at an edge 
 
 `SmolLM2-135M` stands for SmolLM2-135M-Instruct with weights of 4 bits (Q4_1), as `smollm2-135m` fetches it.
 
-The spec of `expressivity` states no number. Where a source has words for a number ("high", "clear", "outperforms"),
-the limit is ours. Intervals are 95 %: over seeds; for perplexity, over clusters of text; for claims about the weights
-of models of modular addition, over models, one left out at a time."""
+What a score of `expressivity` means is asked of codes whose content is known (`assay expressivity --preset planted`).
+Where a source has words for a number ("high", "clear", "outperforms"), the limit is ours. Intervals are 95 %: over
+seeds; for perplexity, over clusters of text; for claims about the weights of models of modular addition, over models,
+one left out at a time."""
 
 
+UNJUDGED = "cannot be judged here"
 WIDTH, INDENT = 118, 16
 """Columns of a line, as of a piped table, and where the claim begins."""
 
@@ -115,7 +119,27 @@ def findings(words: list[str]) -> int:
         print("\n\n".join(map(_details, found)))
     elif not (args.page or args.ship):
         print("\n".join(map(certified_line if args.certified else _short, found)))
+        if not args.certified:
+            print("\nSentences of the documents:")
+            lines = (
+                f"{word:<{INDENT - 2}}  {about[:3]} {sentence} ({name})"
+                for about, sentence, name, word in sentences(found)
+            )
+            print("\n".join(map(_wrapped, lines)))
     return 0
+
+
+def sentences(found: Sequence[Finding]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield document, sentence, claim and verdict, for each of the claims that judges the sentence; one that none can
+    judge has no claim, and the reason in the verdict."""
+    verdicts = {one.name: one.verdict.word for one in found}
+    stated = files("assay.studies").joinpath("sentences.toml").read_text(encoding="utf-8")
+    for document, judged_by in tomllib.loads(stated).items():
+        for sentence, judges in judged_by.items():
+            if judges.startswith(UNJUDGED):
+                yield document, sentence, "-", judges
+            else:
+                yield from ((document, sentence, name, verdicts[name]) for name in judges.split() if name in verdicts)
 
 
 def _short(one: Finding) -> str:
@@ -251,14 +275,22 @@ def page(found: Sequence[Finding]) -> str:
     """The page: one table of all claims, then each with its checks and tables."""
     summary = ["| claim | verdict | number | wanted |", "| --- | --- | --- | --- |"]
     summary += [_line(one) for one in found]
-    return "\n\n".join([HEAD, "\n".join(summary), *(_details(one) for one in found)]) + "\n"
+    stated = ["## Sentences of the documents\n", "| document | sentence | id | verdict |", "| --- | --- | --- | --- |"]
+    for document, sentence, name, word in sentences(found):
+        judge = name if name == "-" else f"[{name}](#{name})"
+        stated.append(f"| {document} | {_cell(sentence)} | {judge} | {word} |")
+    return "\n\n".join([HEAD, "\n".join(summary), "\n".join(stated), *(_details(one) for one in found)]) + "\n"
 
 
 def _line(one: Finding) -> str:
     deciding = one.deciding
     cells = [f"[{one.name}](#{one.name}): {one.claim.claim}", f"**{one.verdict}**"]
     cells += [deciding.number, deciding.check.wanted] if deciding else [one.reason or "-", "-"]
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    return "| " + " | ".join(map(_cell, cells)) + " |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _details(one: Finding) -> str:

@@ -95,7 +95,7 @@ def examined(name: str, claim: Claim, look: Look, measured: Measured = lambda ch
     found = _judged(name, claim, runs, stored, measured)
     certificate = claim.certificate
     if certificate is None:
-        why = claim.exempt or ("not measured: see the verdict" if claim.uncertified else "not looked at")
+        why = claim.exempt or "not looked at"
         untrained = [Part(part, bool(claim.exempt), why, asked=False) for part in ("recipe", "doubled training")]
         return replace(found, parts=(*untrained, enough(found.judged)))
     if certificate.goal and found.checked.word == "reproduced":
@@ -123,13 +123,11 @@ def _judged(name: str, claim: Claim, runs: Sequence[Run], stored: Mapping[str, R
 
 def certified(verdict: Verdict, claim: Claim, parts: Sequence[Part]) -> Verdict:
     """The verdict, unless the claim needs a certificate for it that does not hold."""
-    about = claim.uncertified or (claim.certificate.about if claim.certificate else "")
-    if verdict.word == "no record" or not about:
+    if verdict.word == "no record" or claim.certificate is None:
         return verdict
-    if claim.uncertified:
-        return Verdict("not converged", about=about)
     training = [part for part in parts if part.name != "seeds"]
-    return verdict if training and all(part.holds for part in training) else Verdict("not converged", about=about)
+    holds = training and all(part.holds for part in training)
+    return verdict if holds else Verdict("not converged", about=claim.certificate.about)
 
 
 def enough(judged: Sequence[Judged]) -> Part:

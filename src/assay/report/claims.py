@@ -174,8 +174,6 @@ class Claim:
     """Metrics with a value per epoch that its numbers are taken from: of other records those do not ship.
     `history.train_loss` is one of several."""
     certificate: Certificate | None = None
-    uncertified: str = ""
-    """What the claim says nothing about yet, and why: the verdict says so, whatever a certificate beside it says."""
     exempt: str = ""
     """Why its training needs no certificate: nothing is trained, or one published recipe is what it is about."""
 

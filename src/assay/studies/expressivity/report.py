@@ -13,7 +13,7 @@ from assay.metrics.information import nce_cap
 from assay.report.draw import Column, Points, bars, lines, per_setting, table
 from assay.report.rows import Row, by_setting, rows, seeds_of
 from assay.report.sentences import Measure, across, groups
-from assay.studies.expressivity.references import REFERENCES
+from assay.studies.expressivity.references import REFERENCES, is_reference, planted
 from assay.studies.expressivity.spec.config import Setup
 from assay.studies.expressivity.spec.tester import NCE_BLOCK, SHARES
 
@@ -48,7 +48,7 @@ NOT_COLUMNS = {SIZE, "flops_per_token", "R2_1.00", "participation"}
 
 def report(records: Sequence[Record], out: Report) -> None:
     found = _rows(records)
-    rivals = [row for row in found if _kind(row) not in REFERENCES]
+    rivals = [row for row in found if not is_reference(_kind(row))]
     settings = {where: [row for row in rivals if row.where == where] for where in by_setting(found)}
     measures = {title: _measure(title, found) for title in RANKED}
     _say(settings, measures, out)
@@ -140,7 +140,8 @@ def _rows(records: Sequence[Record]) -> list[Row]:
 def _name(record: Record) -> str:
     """Label an encoder by its spec name, its changed options, and how a code per token was pooled."""
     spec, pooled = record.run.options["model"], record.metrics.get("pool")
-    name = spec["name"] if spec["name"] in REFERENCES else encoders.label_of(spec)
+    kind = planted if is_reference(spec["name"]) else encoders
+    name = spec["name"] if spec["name"] in REFERENCES else kind.label_of(spec)
     return f"{name} [{pooled}]" if pooled else str(name)
 
 

@@ -151,22 +151,23 @@ def one_hot(a: Int[Tensor, " pairs"], b: Int[Tensor, " pairs"], P: int) -> Float
 
 
 @torch.no_grad()
-def constructive_model(P: int, loudness: Mapping[int, float] | None = None) -> Model:
+def constructive_model(P: int, loudness: Mapping[int, float] | None = None, phase: float = 0.0) -> Model:
     """Four units that solve addition mod P, by hand: with angles 2 pi a / P and 2 pi b / P,
 
         2 cos(a + b) = (cos a - sin b)(sin a + cos b) + (cos a + sin b)(cos b - sin a)
         2 sin(a + b) = (sin a + sin b)(cos a + cos b) + (sin a - sin b)(cos b - cos a)
 
     and z_r = cos(a + b - r), largest where r = a + b, by 1 - cos(2 pi / P). Angles may be multiplied by other
-    frequencies than 1, with four units for each, and each as loud as told."""
+    frequencies than 1, with four units for each, and each as loud as told. A phase is added to a's angles and to the
+    answers': the logits stay as they are, by other units."""
     loudness = {1: 1.0} if loudness is None else loudness
     left, right, readouts = list[Tensor](), list[Tensor](), list[Tensor]()
     for frequency, loud in loudness.items():
         angle = 2 * math.pi * (frequency * torch.arange(P) % P).double() / P
-        c, s = angle.cos(), angle.sin()
-        left += [torch.cat(pair) for pair in ((c, -s), (c, s), (s, s), (s, -s))]
-        right += [torch.cat(pair) for pair in ((s, c), (-s, c), (c, c), (-c, c))]
-        readouts += [loud * wave.float() / 2 for wave in (c, c, s, s)]
+        (ca, sa), (c, s) = (((angle + turn).cos(), (angle + turn).sin()) for turn in (phase, 0.0))
+        left += [torch.cat(pair) for pair in ((ca, -s), (ca, s), (sa, s), (sa, -s))]
+        right += [torch.cat(pair) for pair in ((sa, c), (-sa, c), (ca, c), (-ca, c))]
+        readouts += [loud * wave.float() / 2 for wave in (ca, ca, sa, sa)]
     model = init_model(P, len(left))
     model.bi_linear.weight.copy_(torch.stack([*left, *right]))
     model.projection.weight.copy_(torch.stack(readouts, dim=1))

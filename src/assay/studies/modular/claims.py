@@ -7,7 +7,7 @@ wrong validation pair, and by a stricter one beside it, their test pairs at the 
 evidence.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -42,7 +42,6 @@ def half_perfect(records: Sequence[Record], *, at_some_epoch: bool = False) -> I
     return Interval(found.width, found.low, found.high, thresholds.seeds_of(records))
 
 
-Measure = Callable[[Sequence[Record]], Interval | None]
 RATES, DECAYS = (0.01, 0.03, 0.1, 0.3), (0.01, 0.1, 0.3)
 EPOCHS = 400
 """Of recipes that are compared, and of the preset."""
@@ -127,9 +126,14 @@ BEST = {"by": "best_val_acc", "number": "best_val_acc", "what": "best validation
 """What the spec's criterion looks at."""
 
 
-def _of_models(what: str, measure: Measure, short: str = "", **limit: Any) -> Check:
-    """A number that is measured from the weights of models at P = 64."""
-    return Check(what=f"{what}, P = 64", short=short, measure=measure, rows=P64, **limit)
+def _of_models(what: str, measure: str, short: str = "", given: Mapping[str, Any] = {}, **limit: Any) -> Check:
+    """A number that a function of evidence.py measures from the weights of models at P = 64."""
+
+    def measured(records: Sequence[Record]) -> Interval | None:
+        found: Interval | None = getattr(evidence, measure)(records, **given)
+        return found
+
+    return Check(what=f"{what}, P = 64", short=short, measure=measured, rows=P64, **limit)
 
 
 def _of_weights(claim: str, number: Check, *more: Check, source: str = SPEC, short: str = "") -> Claim:
@@ -167,13 +171,13 @@ CLAIMS = {
         _of_models(
             "largest step of TN similarity between blocks of widths (mean within eight widths and within the next "
             "eight, less the mean across)",
-            lambda records: evidence.blocks(records),
+            "blocks",
             "largest step of TN similarity between widths",
             at_least=0.1,
         ),
         _of_models(
             "how often permuted widths have so large a step",
-            lambda records: evidence.blocks_by_chance(records),
+            "blocks_by_chance",
             at_most=0.05,
         ),
     ),
@@ -181,7 +185,7 @@ CLAIMS = {
         "Activation similarity is high across all models that achieve perfect accuracy.",
         _of_models(
             "mean cosine of the logits of two perfect models",
-            lambda records: evidence.alike_answers(records),
+            "alike_answers",
             at_least=0.8,
         ),
     ),
@@ -189,14 +193,14 @@ CLAIMS = {
         "JS divergence reveals which models use similar frequency structures.",
         _of_models(
             "JS against unlike use of frequencies, rank correlation over pairs of perfect models",
-            lambda records: evidence.divergence_follows_use(records),
+            "divergence_follows_use",
             "rank correlation of JS with unlike frequencies",
             at_least=0.8,
         ),
         _of_models(
             "JS against the number of frequencies that two models do not share, rank correlation over pairs of models "
             "built by hand, of as many frequencies as perfect models use",
-            lambda records: evidence.divergence_follows_overlap(records),
+            "divergence_follows_overlap",
             at_least=0.8,
         ),
     ),
@@ -204,11 +208,73 @@ CLAIMS = {
         "Of perfect models, JS divergence of the power of whole forms tells which use similar frequencies.",
         _of_models(
             "JS of power against unlike use of frequencies, rank correlation over pairs of perfect models",
-            lambda records: evidence.divergence_follows_use(records, kind="power"),
+            "divergence_follows_use",
             "rank correlation of that with unlike frequencies",
+            {"kind": "power"},
             at_least=0.8,
         ),
         source="not published: the spec's fourth key finding, asked of a law that sees all frequencies",
         short="Of perfect models, JS divergence of power tells which use similar frequencies.",
+    ),
+}
+
+
+AT_SPEC: Mapping[str, Any] = {
+    "study": "modular.sweep",
+    "preset": "spec",
+    "options": {"seeds": (0, 1, 2, 3, 4)},
+    "exempt": "its recipe is what the claim is about",
+}
+READINGS = "the spec of modular addition, Three Similarity Perspectives; at its own recipe"
+
+
+def _at_the_specs_recipe(found: Claim) -> Claim:
+    """A key finding at the document's own recipe: a rate of .003, a decay of 1e-4, no test pairs, stopped early."""
+    claim = f"{found.claim.removesuffix('.')}, by the document's own recipe."
+    return replace(found, claim=claim, short=found.claim, certificate=None, **AT_SPEC)
+
+
+KEY_FINDINGS = ("modular-width", "modular-blocks", "modular-answers", "modular-frequencies")
+CLAIMS |= {
+    **{f"{name}-spec": _at_the_specs_recipe(CLAIMS[name]) for name in KEY_FINDINGS},
+    "modular-tn": Claim(
+        claim="High TN similarity means models have similar weight structure, accounting for the layer's symmetry.",
+        short="High TN similarity means models have similar weights.",
+        source=READINGS,
+        checks=(
+            _of_models(
+                "TN similarity against the mean cosine of matched units, rank correlation over pairs of models",
+                "weights_follow_forms",
+                "its rank correlation with units alike",
+                at_least=0.8,
+            ),
+            _of_models(
+                "mean cosine of matched units of two models built by hand of TN similarity 1",
+                "units_of_one_form",
+                "matched units' cosine at a TN similarity of 1",
+                at_least=0.8,
+                unit="",
+            ),
+        ),
+        **AT_SPEC,
+    ),
+    "modular-activations": Claim(
+        claim="High activation similarity means models produce similar outputs on all inputs.",
+        source=READINGS,
+        checks=(
+            _of_models(
+                "activation similarity against the share of inputs answered alike, rank correlation over pairs",
+                "answers_follow_logits",
+                "its rank correlation with answers alike",
+                at_least=0.8,
+            ),
+            _of_models(
+                "share of inputs answered alike by models built by hand, of an activation similarity above 0.95",
+                "answers_of_like_logits",
+                "answers alike at an activation similarity > 0.95",
+                at_least=0.95,
+            ),
+        ),
+        **AT_SPEC,
     ),
 }

@@ -1,9 +1,12 @@
 """Measures from the weights of a sweep what the spec's key findings say of them (claims.py)."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
+import torch
 
 from assay.core.grouping import grouped
 from assay.core.run import Record
@@ -20,7 +23,10 @@ from assay.studies.modular.metrics.spectra import shares_of
 from assay.studies.modular.metrics.tensor_similarity import (
     Weights,
     activation_similarity_matrix,
+    all_logits,
     symmetric_similarity_matrix,
+    unit_products,
+    weights,
 )
 from assay.studies.modular.records import saved_sweep
 from assay.studies.modular.thresholds import is_perfect, seeds_of
@@ -29,6 +35,8 @@ MOST = 60
 """Perfect models that are compared with each other, evenly chosen."""
 SIDE = 8
 """Of how many widths a side of a border between blocks has one: eight of 64."""
+LIKE, NOISE = 0.95, 0.1
+"""The activation similarity of planted models that answer unlike, and the noise in readouts of up to .5."""
 SETS, LOUDNESS = 16, (0.5, 1.5)
 """Planted models, and how loud a planted frequency is: from, to."""
 
@@ -82,6 +90,63 @@ def divergence_follows_overlap(records: Sequence[Record]) -> Interval | None:
     # Equally loud frequencies would have equal eigenvalues, and any solver its own vectors for them.
     matrix = js_per_remainder("eigen")([constructive_model(P, chosen) for chosen in sets])
     return _ranked(matrix, np.array([[size - len(one.keys() & other.keys()) for other in sets] for one in sets]))
+
+
+def weights_follow_forms(records: Sequence[Record]) -> Interval:
+    """The rank correlation, over pairs of models, of TN similarity with the mean cosine of their matched units."""
+    models = _some(records)
+    matched = np.eye(len(models))
+    for i, j in combinations(range(len(models)), 2):
+        matched[i, j] = matched_units(models[i], models[j])
+    return replace(_ranked(symmetric_similarity_matrix(models), matched), n=seeds_of(records))
+
+
+def matched_units(one: Weights, other: Weights) -> float:
+    """The mean cosine of units, as tensors l r^T of a readout, matched one to one for the largest sum."""
+    from scipy.optimize import linear_sum_assignment
+
+    products = unit_products(one, other)
+    norms = [unit_products(each, each).diagonal().sqrt() for each in (one, other)]
+    cosine = (products / torch.outer(*norms)).numpy()
+    return float(cosine[linear_sum_assignment(cosine, maximize=True)].mean())
+
+
+def answers_follow_logits(records: Sequence[Record]) -> Interval:
+    """The rank correlation, over pairs of models, of activation similarity with the share of inputs that both answer
+    alike."""
+    models = _some(records)
+    return replace(_ranked(activation_similarity_matrix(models), alike(models)), n=seeds_of(records))
+
+
+def alike(models: Sequence[Weights]) -> np.ndarray:
+    """The share of inputs that two models answer alike, of all pairs."""
+    answers = np.stack([all_logits(model).argmax(dim=1).numpy() for model in models])
+    return np.array([(answers == row).mean(axis=1) for row in answers])
+
+
+def units_of_one_form(records: Sequence[Record]) -> Interval:
+    """The mean cosine of matched units of two models built by hand whose forms, and so logits, are the same."""
+    one, other = (weights(constructive_model(records[0].run.options["P"], phase=phase)) for phase in (0, math.pi / 4))
+    return Interval(matched_units(one, other), None, None, 1)
+
+
+def answers_of_like_logits(records: Sequence[Record]) -> Interval:
+    """The share of inputs that a model built by hand answers as before, once noise in its readout has left it an
+    activation similarity of LIKE or more."""
+    plain = weights(constructive_model(records[0].run.options["P"]))
+    shares = []
+    for seed in sorted({record.run.seed for record in records}):
+        noise = NOISE * torch.randn(plain.w_p.shape, generator=torch.Generator().manual_seed(seed))
+        pair = [plain, replace(plain, w_p=plain.w_p + noise)]
+        assert activation_similarity_matrix(pair)[0, 1] >= LIKE, "the noise is too loud"
+        shares.append(float(alike(pair)[0, 1]))
+    return student_t(shares)
+
+
+def _some(records: Sequence[Record]) -> list[Weights]:
+    """Models, evenly chosen over widths and seeds."""
+    sweep = saved_sweep(evenly(list(records), MOST))
+    return weights_of(sweep.models, sweep.P)
 
 
 def frequencies_used(records: Sequence[Record]) -> Interval | None:

@@ -92,8 +92,27 @@ SGD: Mapping[str, Any] = {
     "exempt": "it is about the course of training itself",
 }
 
+
+def _ablated(
+    claim: str, *checks: Check, short: str = "", source: str = f"{SPEC}, Experiment 2", tables: tuple[str, ...] = ()
+) -> Claim:
+    """A sentence about the ablation or the benchmark, at the spec's own recipe."""
+    given: Any = {"study": "sae.ablation", "options": ABLATION, "exempt": PUBLISHED}
+    return Claim(claim=claim, short=short, source=source, checks=checks, tables=tables, **given)
+
+
+def _over(what: str, metric: str, one: Rows, other: Rows, **wanted: Any) -> Check:
+    return Check(what=what, measure=partial(_times, metric=metric, one=one, other=other), **wanted)
+
+
+def _firing(records: Sequence[Record]) -> Mapping[int, float]:
+    """By seed the units that fire on some test row."""
+    return {seed: 64 - never for seed, never in _by_seed(records, "dead", {}).items()}
+
+
+BENCHMARK = f"{SPEC}, Experiment 3"
 OVER = tuple(
-    Check(what=what, short=short, measure=partial(_times, metric=metric, one=C, other=STANDARD), **wanted)  # type: ignore[arg-type]
+    _over(what, metric, C, STANDARD, short=short, **wanted)
     for what, short, metric, wanted in (
         ("normalised reconstruction MSE, as a multiple of the standard one's",
          "reconstruction MSE by W^T over the other's", "normalized_reconstruction_mse", {"at_most": 1.25}),
@@ -119,6 +138,7 @@ TABLE: Sequence[tuple[str, str, str, Mapping[str, object], float, float]] = (
 )
 """The published numbers of the ablation and the benchmark: what, as printed, metric, runs, target, tolerance."""
 
+
 CLAIMS = {
     "sae-theorem": Claim(
         claim=(
@@ -142,42 +162,53 @@ CLAIMS = {
             Check(what="largest difference of the two, any seed", metric="largest_error_a", over="max", at_most=1e-6),
         ),
     ),
-    "sae-collapse": Claim(
-        claim=(
-            "Config A should show many dead units (collapse); Config C should show fewest dead units and lowest "
-            "redundancy."
+    "sae-collapse": _ablated(
+        "Config A should show many dead units (collapse); Config C should show fewest dead units and lowest "
+        "redundancy.",
+        _many_dead("A", A, 32),
+        _none_dead("C", C),
+        *(
+            Check(
+                what=f"redundancy of C less that of {name}, paired over seeds",
+                measure=partial(_less, metric="redundancy_score", one=C, other=other),
+                at_most=0,
+            )
+            for name, other in (("B", B), ("D", D))
         ),
         short="Config A has many dead units; C has fewest, and the lowest redundancy.",
         source=f"{SPEC}, Experiment 2 (A: LSE alone, B: with variance, C: with decorrelation too, D: C without "
         "LSE); the paper's own table has D below C too",
-        study="sae.ablation",
-        options=ABLATION,
-        exempt=PUBLISHED,
-        checks=(
-            _many_dead("A", A, 32),
-            _none_dead("C", C),
-            *(
-                Check(
-                    what=f"redundancy of C less that of {name}, paired over seeds",
-                    measure=partial(_less, metric="redundancy_score", one=C, other=other),
-                    at_most=0,
-                )
-                for name, other in (("B", B), ("D", D))
-            ),
-        ),
     ),
-    "sae-benchmark": Claim(
-        claim=(
-            "After 100 epochs of Adam at 0.001: comparable reconstruction MSE, similar sparsity (L0), ~50% fewer "
-            "parameters (no decoder)."
-        ),
+    "sae-benchmark": _ablated(
+        "After 100 epochs of Adam at 0.001: comparable reconstruction MSE, similar sparsity (L0), ~50% fewer "
+        "parameters (no decoder).",
+        *OVER,
         short="After 100 epochs a decoder-free coder reconstructs about as well as a standard SAE.",
-        source=f"{SPEC}, Experiment 3: the decoder-free encoder over the standard sparse autoencoder, on MNIST",
-        study="sae.ablation",
-        options=ABLATION,
-        exempt=PUBLISHED,
-        checks=OVER,
+        source=f"{BENCHMARK}: the decoder-free encoder over the standard sparse autoencoder, on MNIST",
     ),
+    "sae-a": _ablated("Config A (log-sum-exp alone) should show many dead units (collapse).", _many_dead("A", A, 32)),
+    "sae-a-wins": _ablated(
+        "Config A: one component wins.",
+        Check(what="A: units of 64 that fire on some test row", measure=_firing, rows=A, target=1, tolerance=0.5),
+    ),
+    "sae-b": _ablated(
+        "Config B (with variance): no dead units, some redundancy.",
+        _none_dead("B", B),
+        _over("redundancy of B, as a multiple of C's", "redundancy_score", B, C, at_least=2),
+    ),
+    "sae-c": _ablated(
+        "Config C (with decorrelation) is stable, with diverse features: InfoMax regularization prevents collapse.",
+        _none_dead("C", C),
+        _over("redundancy of C, as a multiple of B's", "redundancy_score", C, B, at_most=0.1),
+        short="Config C is stable, with diverse features.",
+    ),
+    "sae-d": _ablated(
+        "Config D (C without log-sum-exp): different behavior (no EM structure).",
+        _over("active units of D, as a multiple of C's", "l0_sparsity", D, C, at_least=1.5),
+        _over("responsibility entropy of C, as a multiple of D's", "responsibility_entropy", C, D, at_least=1.5),
+        short="Config D behaves otherwise than C.",
+    ),
+    "sae-params": _ablated("~50% fewer parameters (no decoder).", OVER[3], source=BENCHMARK),
     "sae-convergence": Claim(
         claim="Under SGD the loss of 64 units changes by less than 1 per epoch from epoch ~70 on, whatever the rate.",
         short="Under SGD the loss of 64 units changes by less than 1 from epoch ~70 on.",
@@ -212,29 +243,22 @@ CLAIMS = {
             for units in UNITS
         ),
     ),
-    "implicit-em-ablation": Claim(
-        claim=(
-            "The published table of a decoder-free coder's loss terms on MNIST: log-sum-exp alone collapses, a "
-            "variance term keeps every unit alive, and decorrelation keeps them different."
+    "implicit-em-ablation": _ablated(
+        "The published table of a decoder-free coder's loss terms on MNIST: log-sum-exp alone collapses, a "
+        "variance term keeps every unit alive, and decorrelation keeps them different.",
+        _many_dead("A, lse alone", A, 64),
+        _none_dead("B, lse and variance", B),
+        _none_dead("C, with decorrelation", C),
+        _none_dead("D, no lse", D),
+        *(
+            Check(what=f"{what} (published {number})", metric=metric, rows=rows, target=target, tolerance=tolerance)
+            for what, number, metric, rows, target, tolerance in TABLE
         ),
         short="The published ablation of a decoder-free coder's loss terms on MNIST.",
         source=(
             "Oursland, decoder-free sparse autoencoders from implicit EM, encoder study: ablation and benchmark "
             "tables, 100 epochs (run on a GPU; ASSAY_DATA names the folder that has MNIST)"
         ),
-        study="sae.ablation",
-        options=ABLATION,
-        exempt=PUBLISHED,
         tables=("ablation",),
-        checks=(
-            _many_dead("A, lse alone", A, 64),
-            _none_dead("B, lse and variance", B),
-            _none_dead("C, with decorrelation", C),
-            _none_dead("D, no lse", D),
-            *(
-                Check(what=f"{what} (published {number})", metric=metric, rows=rows, target=target, tolerance=tolerance)
-                for what, number, metric, rows, target, tolerance in TABLE
-            ),
-        ),
     ),
 }

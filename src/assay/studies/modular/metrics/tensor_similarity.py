@@ -173,6 +173,12 @@ def _core(one: Weights, other: Weights, entries: Entries) -> Float[Tensor, "d_1 
     assert_never(entries)
 
 
+def unit_products(one: Factors, other: Factors) -> Float[Tensor, "d_1 d_2"]:
+    """The inner products of two models' units with their readouts, of which <M1, M2> is the sum."""
+    a, b = weights(one), weights(other)
+    return _core(a, b, "all").mul_(a.w_p.T @ b.w_p)
+
+
 def _stacked(models: Sequence[Weights]) -> Weights:
     """All units as those of one model."""
     parts = [(w.w_l, w.w_r, w.w_p.T) for w in models]
