@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from card_toys import TOY
 
 from assay.card import cost, protocol
@@ -105,6 +106,29 @@ class Table(nn.Module):
     table = mixers.parse("Table:heads=2:layer=y")
     assert table.build(8, 16).layer.given == (8, 2, 16, 7, "y") and table.state_size(8, 5) == 40
     assert not table.tells_order()
+
+
+def test_own_3_any_keywords_and_no_constructor_at_all_are_no_options(tmp_path: Path) -> None:
+    text = """
+from torch import nn
+class Bare(nn.Module):
+    ordered = False
+    def forward(self, x):
+        return x
+class Open(nn.Module):
+    def __init__(self, dim, /, *args, width=3, **more):
+        super().__init__()
+class Named(nn.Module):
+    def __init__(self, dim, *args, width=3, **more):
+        super().__init__()
+        self.given = dim, width, args, more
+"""
+    load_source(Source(str(tmp_path / "bare.py"), text))
+    x = torch.randn(2, 3, 8)
+    assert mixers.parse("Bare").build(8, 16)(x) is x
+    assert mixers.parse("Named:width=5").build(8, 16).layer.given == (8, 5, (), {})
+    with pytest.raises(UserError, match="name its width"):
+        mixers.parse("Open")
 
 
 @pytest.mark.parametrize(

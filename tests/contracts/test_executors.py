@@ -71,6 +71,12 @@ def slow(job: int, emit: Callable[[Any], None]) -> None:
     emit(os.getpid())
 
 
+def test_what_is_started_after_a_serial_run_is_not_marked_as_its_own() -> None:
+    before = dict(os.environ)
+    executors.parse("serial").run(slow, [1], lambda job, message: None)
+    assert dict(os.environ) == before
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_message_comes_home_in_order_and_each_job_ends_once(name: str) -> None:
     seen = collect(name, square, range(7))
