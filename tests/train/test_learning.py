@@ -106,5 +106,6 @@ def test_every_combination_learns(task: str, mixer: str, state_mixer: str) -> No
 
 
 def test_every_task_of_the_study_and_every_type_is_here() -> None:
-    assert set(SMALL) == {name for name in tasks.names() if tasks[name].in_context}
+    others = {"tokens"}  # it is text in longer pieces
+    assert set(SMALL) == {name for name in tasks.names() if tasks[name].in_context} - others
     assert len(EVERY) == len(SMALL) - 3 + 5 + 8 + 4, "regressions, boolean families, groups; one each of the others"

@@ -13,6 +13,8 @@ they do so at most 4.4 times in a million training tokens: what recall can know,
 Floor: `bigram` answers with the token that most often follows the last one in training; `copy` the same, but where the
 last two tokens stood together earlier in the window, with what followed them.
 Ceiling: not known, as for every real text.
+
+Differs from the paper: rare is a rate in training, there it is a count.
 """
 
 from dataclasses import dataclass, replace

@@ -1,17 +1,20 @@
 """How much of a sequence survives a tight code, and can the encoder look things up by content?"""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, ClassVar
 
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin
-from assay.core.run import Record, Run
+from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.encoders import encoders
 from assay.encoders.base import Encoder
 from assay.encoders.budget import fit_width
 from assay.nn.random import initialised_from
+from assay.nn.shapes import built_for_shapes
 from assay.studies import studies
 from assay.studies.expressivity.references import REFERENCES, is_reference, planted, reference
 from assay.studies.expressivity.report import report as write_report
@@ -91,11 +94,18 @@ class Expressivity(Setup, Study):
     def parts(self) -> list[Plugin]:
         return [*self.chosen(), *self.worlds()]
 
+    def check(self, runs: Sequence[Run]) -> None:
+        """Build each encoder's shapes; a class of the user's own may do anything when it is built."""
+        for model, *sizes in {(canonical(run.options["model"]), *_sizes(run)) for run in runs}:
+            spec = json.loads(model)
+            if not is_reference(spec["name"]) and not isinstance(encoder := encoders.load(spec), ModuleEncoder):
+                built_for_shapes(partial(encoder.build, *sizes))
+
     def largest(self, run: Run) -> int:
         """The sequences of a look-up, the law of the local factors, or the Jacobians."""
-        at = run.options
-        inputs = at["L"] * (at["K_keys"] + at["V_dim"] + at["F_feat"])
-        return 4 * max(CACHED_LOOKUPS * at["batch_eval"] * inputs, at["L"] ** 2, at["jac_points"] * at["D_z"] * inputs)
+        at, (length, d_in, d_code) = run.options, _sizes(run)
+        inputs = length * d_in
+        return 4 * max(CACHED_LOOKUPS * at["batch_eval"] * inputs, length**2, at["jac_points"] * d_code * inputs)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:
@@ -109,6 +119,12 @@ class Expressivity(Setup, Study):
         if self.budget is None:
             return encoder
         return fit_width(encoder, parse_count(self.budget), length=self.L, d_in=self.D_in, d_code=self.D_z)
+
+
+def _sizes(run: Run) -> tuple[int, int, int]:
+    """The length of a sequence, and the widths of its tokens and of the code."""
+    at = run.options
+    return at["L"], at["K_keys"] + at["V_dim"] + at["F_feat"], at["D_z"]
 
 
 def _measure(run: Run, ctx: Context, device: str) -> Outcome:
